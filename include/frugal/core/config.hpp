@@ -1,0 +1,35 @@
+#pragma once
+/// Namespace and compiler macros. Open the namespace only through FRUGAL_NAMESPACE_BEGIN / _END: the inline namespace
+/// keeps objects built against another version or with checks on from being merged silently by the linker.
+#include "frugal/core/version.hpp"
+
+#if defined(_MSVC_LANG)
+#define FRUGAL_CPLUSPLUS _MSVC_LANG
+#else
+#define FRUGAL_CPLUSPLUS __cplusplus
+#endif
+#if FRUGAL_CPLUSPLUS < 202002L
+#error "frugal: C++20 is required; compile with -std=c++20 (CMake: target_link_libraries(app frugal::frugal) sets it)"
+#endif
+
+#if defined(FRUGAL_CHECKED)
+#define FRUGAL_ABI v0_1_checked
+#else
+#define FRUGAL_ABI v0_1
+#endif
+
+#define FRUGAL_NAMESPACE_BEGIN \
+    namespace frugal {         \
+    inline namespace FRUGAL_ABI {
+#define FRUGAL_NAMESPACE_END \
+    }                        \
+    }
+
+/// Helpers reached from code compiled for one instruction set must leave no symbol that the linker could merge.
+#if defined(__GNUC__)
+#define FRUGAL_ALWAYS_INLINE [[gnu::always_inline]] inline
+#define FRUGAL_RESTRICT __restrict__
+#else
+#define FRUGAL_ALWAYS_INLINE inline
+#define FRUGAL_RESTRICT
+#endif

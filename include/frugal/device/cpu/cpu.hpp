@@ -1,0 +1,61 @@
+#pragma once
+/// The CPU as a device target.
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include "frugal/core/counters.hpp"
+#include "frugal/device/cpu/executor.hpp"
+#include "frugal/device/cpu/isa.hpp"
+#include "frugal/device/target.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace device {
+
+/// CPU target: kernels of one instruction set, tasks on the given executor, counting as the policy says.
+template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off>
+class cpu {
+public:
+    using isa = Isa;
+    using counters_type = Counters;
+    static constexpr std::string_view name = "cpu";
+
+    cpu() = default;
+    explicit cpu(executor_ref executor) noexcept : executor_(executor) {}
+    cpu(const cpu&) = delete;
+    cpu& operator=(const cpu&) = delete;
+
+    [[nodiscard]] Counters& counters() noexcept { return counters_; }
+    [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+    [[nodiscard]] std::size_t concurrency() const { return executor_.concurrency(); }
+    /// Runs `f(task)` for task 0 … n-1 and waits.
+    void run(std::size_t n, task_ref f) const { executor_.run(n, f); }
+
+    /// Cuts 0 … n-1 into at most `concurrency()` ranges of at least `grain` items and runs `f(begin, end)` on each.
+    template <class F>
+    void run_ranges(std::size_t n, std::size_t grain, F&& f) const {
+        if (n == 0) return;
+        const std::size_t most = grain == 0 ? n : (n + grain - 1) / grain;
+        const std::size_t limit = executor_.concurrency();
+        const std::size_t parts = most < limit ? most : (limit == 0 ? 1 : limit);
+        run(parts, [&](std::size_t part) { f(n * part / parts, n * (part + 1) / parts); });
+    }
+
+private:
+    executor_ref executor_;
+    [[no_unique_address]] Counters counters_;
+};
+
+/// A device whose kernels are this library's CPU kernels.
+template <class D>
+concept cpu_target = target<D> && isa::tag<typename D::isa> && requires(D& d, std::size_t n, task_ref f) {
+    d.run(n, f);
+    { d.concurrency() } -> std::convertible_to<std::size_t>;
+};
+
+static_assert(cpu_target<cpu<>>, "frugal: the default device must model device::cpu_target");
+
+}  // namespace device
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,78 @@
+#pragma once
+/// Instruction sets as tags. The tag is part of the name of every kernel, so objects compiled with different flags never
+/// share a symbol. A new one = one line in FRUGAL_CPU_ISAS and its flags in cmake/FrugalKernels.cmake.
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+
+#include "frugal/core/config.hpp"
+#include "frugal/core/type_list.hpp"
+
+/// X(tag, bytes of a vector register, needs at compile time, probe at run time), from the least to the most able.
+#define FRUGAL_CPU_ISAS(X)                                                                                  \
+    X(baseline, 16, true, true)                                                                             \
+    X(avx2, 32, FRUGAL_HAS_AVX2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&         \
+                                     __builtin_cpu_supports("f16c"))                                        \
+    X(avx512, 64, FRUGAL_HAS_AVX512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && \
+                                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define FRUGAL_HAS_AVX2 true
+#else
+#define FRUGAL_HAS_AVX2 false
+#endif
+#if FRUGAL_HAS_AVX2 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define FRUGAL_HAS_AVX512 true
+#else
+#define FRUGAL_HAS_AVX512 false
+#endif
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace isa {
+
+#define FRUGAL_DEFINE_ISA(tag, bytes, compiled, supported)      \
+    struct tag {                                                \
+        static constexpr std::string_view name = #tag;          \
+        static constexpr std::size_t vector_bytes = bytes;      \
+    };
+FRUGAL_CPU_ISAS(FRUGAL_DEFINE_ISA)
+#undef FRUGAL_DEFINE_ISA
+
+/// An instruction set tag: `name` and `vector_bytes`.
+template <class I>
+concept tag = requires {
+    { I::name } -> std::convertible_to<std::string_view>;
+    { I::vector_bytes } -> std::convertible_to<std::size_t>;
+};
+
+#define FRUGAL_LIST_ISA(tag, bytes, compiled, supported) , tag
+template <class, class... I>
+using list_without_first = type_list<I...>;
+/// Every instruction set, from the least to the most able.
+using all = list_without_first<void FRUGAL_CPU_ISAS(FRUGAL_LIST_ISA)>;
+#undef FRUGAL_LIST_ISA
+
+/// The most able instruction set that this translation unit's compiler flags allow.
+#if FRUGAL_HAS_AVX512
+using native = avx512;
+#elif FRUGAL_HAS_AVX2
+using native = avx2;
+#else
+using native = baseline;
+#endif
+
+static_assert(tag<native>, "frugal: isa::native must model isa::tag");
+
+}  // namespace isa
+
+FRUGAL_NAMESPACE_END
+
+/// Kernel definitions check that the flags of their translation unit suit the tag; the message says what to do.
+#define FRUGAL_REQUIRE_ISA_FLAGS(Isa)                                                                               \
+    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx2> || FRUGAL_HAS_AVX2,                                     \
+                  "frugal: isa::avx2 kernels need -mavx2 -mfma -mf16c in this translation unit; "                   \
+                  "add the flags, use isa::native, or link frugal::kernels and choose at run time");                \
+    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx512> || FRUGAL_HAS_AVX512,                                 \
+                  "frugal: isa::avx512 kernels need -march=x86-64-v4 in this translation unit; "                    \
+                  "add the flags, use isa::native, or link frugal::kernels and choose at run time")

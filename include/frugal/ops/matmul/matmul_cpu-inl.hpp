@@ -1,0 +1,81 @@
+#pragma once
+#include "frugal/device/cpu/simd.hpp"
+#include "frugal/ops/matmul/matmul_cpu.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cpu {
+
+namespace detail {
+
+/// Rows x tokens dot products at once, so that each loaded register is used several times. One running register a sum:
+/// the order of additions is the same in every tile shape.
+template <class Isa, std::size_t Rows, std::size_t Tokens>
+FRUGAL_ALWAYS_INLINE void dot_tile(const float* const (&w)[Rows], const float* const (&x)[Tokens], std::size_t cols,
+                                   float (&out)[Rows][Tokens]) noexcept {
+    constexpr std::size_t width = simd::width<Isa>;
+    simd::vec<Isa> sums[Rows][Tokens] = {};
+    std::size_t c = 0;
+    for (; c + width <= cols; c += width) {
+        simd::vec<Isa> xs[Tokens];
+        for (std::size_t t = 0; t < Tokens; ++t) xs[t] = simd::load<Isa>(x[t] + c);
+        for (std::size_t r = 0; r < Rows; ++r) {
+            const simd::vec<Isa> ws = simd::load<Isa>(w[r] + c);
+            for (std::size_t t = 0; t < Tokens; ++t) sums[r][t] += ws * xs[t];
+        }
+    }
+    for (std::size_t r = 0; r < Rows; ++r)
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            float total = simd::sum<Isa>(sums[r][t]);
+            for (std::size_t i = c; i < cols; ++i) total += w[r][i] * x[t][i];
+            out[r][t] = total;
+        }
+}
+
+template <class Isa, std::size_t Rows>
+FRUGAL_ALWAYS_INLINE void rows_by_all_tokens(const float* scratch, std::size_t cols, matrix_view<const float> x,
+                                             matrix_view<float> y, std::size_t row) noexcept {
+    const float* w[Rows];
+    for (std::size_t r = 0; r < Rows; ++r) w[r] = scratch + r * cols;
+    std::size_t t = 0;
+    constexpr std::size_t tile = 2;
+    for (; t + tile <= x.rows(); t += tile) {
+        const float* const xs[tile] = {x.row(t), x.row(t + 1)};
+        float out[Rows][tile];
+        dot_tile<Isa, Rows, tile>(w, xs, cols, out);
+        for (std::size_t r = 0; r < Rows; ++r)
+            for (std::size_t k = 0; k < tile; ++k) y(t + k, row + r) = out[r][k];
+    }
+    for (; t < x.rows(); ++t) {
+        const float* const xs[1] = {x.row(t)};
+        float out[Rows][1];
+        dot_tile<Isa, Rows, 1>(w, xs, cols, out);
+        for (std::size_t r = 0; r < Rows; ++r) y(t, row + r) = out[r][0];
+    }
+}
+
+template <class Format>
+FRUGAL_ALWAYS_INLINE void decode_row(const std::byte* row, std::size_t cols, float* out) noexcept {
+    for (std::size_t c = 0; c < cols; c += Format::block_size, row += Format::block_bytes) Format::decode(row, out + c);
+}
+
+}  // namespace detail
+
+template <class Isa, class Format>
+void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix_view<float> y, std::size_t row_begin,
+                 std::size_t row_end, float* scratch) {
+    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
+    std::size_t r = row_begin;
+    for (; r + 4 <= row_end; r += 4) {
+        for (std::size_t i = 0; i < 4; ++i) detail::decode_row<Format>(w.row(r + i), w.cols, scratch + i * w.cols);
+        detail::rows_by_all_tokens<Isa, 4>(scratch, w.cols, x, y, r);
+    }
+    for (; r < row_end; ++r) {
+        detail::decode_row<Format>(w.row(r), w.cols, scratch);
+        detail::rows_by_all_tokens<Isa, 1>(scratch, w.cols, x, y, r);
+    }
+}
+
+}  // namespace ops::cpu
+
+FRUGAL_NAMESPACE_END

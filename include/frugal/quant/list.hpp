@@ -1,0 +1,54 @@
+#pragma once
+/// Lists of formats a consumer wants compiled, and the visitor from a tensor's run-time type into them.
+#include <cstddef>
+#include <string>
+
+#include "frugal/core/error.hpp"
+#include "frugal/core/type_list.hpp"
+#include "frugal/quant/format.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace quant {
+
+/// The formats that an instantiation can read. Your own formats stand beside the library's.
+template <class... F>
+struct list : type_list<F...> {
+    static_assert((format<F> && ...),
+                  "frugal: every member of quant::list must model quant::format: static name, type, block_size, block_bytes "
+                  "and decode(const std::byte*, float*) noexcept; see examples/custom_format");
+    [[nodiscard]] static std::string names() {
+        std::string out;
+        ((out += out.empty() ? "" : " ", out += F::name), ...);
+        return out;
+    }
+};
+
+template <class L>
+inline constexpr bool is_list = false;
+template <class... F>
+inline constexpr bool is_list<list<F...>> = true;
+
+/// A quant::list.
+template <class L>
+concept format_list = is_list<L>;
+
+namespace detail {
+template <class... F, class Visitor>
+bool visit_list(list<F...>, type_id type, Visitor&& visitor) {
+    return ((F::type == type && (visitor(type_tag<F>{}), true)) || ...);
+}
+}  // namespace detail
+
+/// Calls `visitor(type_tag<F>{})` for the format F of the list whose type is `type`.
+/// Errors: unsupported_format, naming the type and the list.
+template <format_list Formats, class Visitor>
+[[nodiscard]] status visit(type_id type, Visitor&& visitor) {
+    if (detail::visit_list(Formats{}, type, visitor)) return {};
+    return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type), " is not among the formats compiled: ",
+                Formats::names());
+}
+
+}  // namespace quant
+
+FRUGAL_NAMESPACE_END

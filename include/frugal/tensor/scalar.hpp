@@ -1,0 +1,70 @@
+#pragma once
+/// IEEE half and bfloat16 as storage types: bit patterns with exact conversions.
+///
+/// Own conversions rather than Eigen's types, so that the headers stand without Eigen; the tests compare every one of the
+/// 65536 codes, and the rounding of floats, with Eigen::half and Eigen::bfloat16.
+#include <bit>
+#include <cstdint>
+
+#include "frugal/core/config.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+/// IEEE binary16 bits. NaN stays NaN, subnormals are exact.
+struct half {
+    std::uint16_t bits = 0;
+};
+
+/// The upper half of a binary32.
+struct bfloat16 {
+    std::uint16_t bits = 0;
+};
+
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(bfloat16 value) noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(half value) noexcept {
+    const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
+    const std::uint32_t exponent = (value.bits >> 10) & 0x1Fu;
+    std::uint32_t mantissa = value.bits & 0x3FFu;
+    if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
+    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+    // Subnormal: mantissa * 2^-24 is exact in binary32 and normal there, whatever the flush mode.
+    if (mantissa == 0) return std::bit_cast<float>(sign);
+    const int shift = std::countl_zero(mantissa) - 21;  // brings the leading one to bit 10
+    mantissa = (mantissa << shift) & 0x3FFu;
+    return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(113 - shift) << 23) | (mantissa << 13));
+}
+
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(float value) noexcept { return value; }
+
+/// Rounds to nearest even; NaN stays a quiet NaN of the same sign, overflow becomes infinity.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr bfloat16 to_bfloat16(float value) noexcept {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
+    return {static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+/// Rounds to nearest even, subnormals included; NaN stays a quiet NaN of the same sign, overflow becomes infinity.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr half to_half(float value) noexcept {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) return {static_cast<std::uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu))};
+    if (magnitude >= 0x477FF000u) return {static_cast<std::uint16_t>(sign | 0x7C00u)};  // 65520 and up round to infinity
+    if (magnitude >= 0x38800000u) {                                                      // normal in binary16
+        const std::uint32_t rebased = magnitude - 0x38000000u;
+        return {static_cast<std::uint16_t>(sign | ((rebased + 0xFFFu + ((rebased >> 13) & 1u)) >> 13))};
+    }
+    if (magnitude < 0x33000000u) return {sign};  // below half of the least subnormal
+    const std::uint32_t mantissa = (magnitude & 0x7FFFFFu) | 0x800000u;
+    const std::uint32_t shift = 126u - (magnitude >> 23);  // 14 … 24
+    const std::uint32_t kept = mantissa >> shift;
+    const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
+    const std::uint32_t halfway = 1u << (shift - 1u);
+    const std::uint32_t up = (rest > halfway || (rest == halfway && (kept & 1u) != 0)) ? 1u : 0u;
+    return {static_cast<std::uint16_t>(sign | (kept + up))};
+}
+
+FRUGAL_NAMESPACE_END
