@@ -1,86 +1,20 @@
 #pragma once
-/// A batch of tokens from several sequences, and the operations that every sequence state must offer.
-#include <compare>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "frugal/core/error.hpp"
-#include "frugal/tensor/bytes.hpp"
+/// A batch of tokens from several sequences, and the operations that every sequence state must offer, under the names
+/// that attention variants use.
+#include "frugal/reuse/batch.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// Which of a state's sequences. `padding` marks a segment that is neither read nor written; its outputs are 0.
-enum class sequence_id : std::int32_t { padding = -1 };
-
-/// Rotary position of one token. For text all three are the token's index.
-struct rope_position {
-    std::int32_t temporal = 0, height = 0, width = 0;
-    friend auto operator<=>(const rope_position&, const rope_position&) = default;
-};
-
-/// Consecutive rows of a batch that continue one sequence, in order. `count` may be 0.
-struct segment {
-    sequence_id sequence = sequence_id::padding;
-    std::size_t first = 0, count = 0;
-};
-
-/// Rows of a forward pass: segments in row order that cover rows 0 … positions.size() - 1 without gap or overlap,
-/// at most one segment a sequence.
-struct batch {
-    std::span<const segment> segments;
-    std::span<const rope_position> positions;
-
-    [[nodiscard]] std::size_t rows() const noexcept { return positions.size(); }
-};
-
-/// Checks a batch's own rules against a state of `sequences` sequences. Errors: invalid_argument.
-[[nodiscard]] inline status validate(const batch& b, std::size_t sequences) {
-    std::size_t next = 0;
-    std::vector<bool> seen(sequences, false);
-    for (const segment& s : b.segments) {
-        if (s.first != next) return fail(errc::invalid_argument, "segments leave a gap or overlap at row ", next);
-        next += s.count;
-        if (next > b.rows()) return fail(errc::invalid_argument, "segments cover ", next, " rows of a batch of ", b.rows());
-        if (s.sequence == sequence_id::padding) continue;
-        const auto index = static_cast<std::int64_t>(s.sequence);
-        if (index < 0 || static_cast<std::uint64_t>(index) >= sequences)
-            return fail(errc::invalid_argument, "sequence ", index, " is not one of ", sequences);
-        if (seen[static_cast<std::size_t>(index)])
-            return fail(errc::invalid_argument, "sequence ", index, " has two segments in one batch");
-        seen[static_cast<std::size_t>(index)] = true;
-    }
-    if (next != b.rows()) return fail(errc::invalid_argument, "segments cover ", next, " rows of a batch of ", b.rows());
-    return {};
-}
-
-/// The complete set of operations of a sequence state (recurrent state, key-value cache, …). All are per sequence:
-/// - `reserve(s, n)`: makes room for n more tokens, or fails with nothing changed (context_overflow, out_of_memory);
-///   after it a forward pass of n tokens cannot fail for want of room;
-/// - `snapshot` / `restore`: a value that holds the sequence as it is now;
-/// - `can_rollback(s, n)` / `rollback(s, n)`: undo the last n tokens, or fail with cannot_rollback and change nothing;
-/// - `copy(from, to)`: `to` becomes equal to `from`; `clear(s)`: as never used, whatever it held;
-/// - `save` / `load`: to and from bytes; a load that fails changes nothing (malformed_file, shape_mismatch).
-template <class S>
-concept sequence_state =
-    requires(S& state, const S& constant, sequence_id s, std::size_t n, const typename S::snapshot_type& snapshot,
-             byte_writer& writer, byte_reader& reader) {
-        { constant.sequences() } -> std::convertible_to<std::size_t>;
-        { constant.length(s) } -> std::convertible_to<std::size_t>;
-        { state.reserve(s, n) } -> std::same_as<status>;
-        { constant.snapshot(s) } -> std::same_as<result<typename S::snapshot_type>>;
-        { state.restore(s, snapshot) } -> std::same_as<status>;
-        { constant.can_rollback(s, n) } -> std::convertible_to<bool>;
-        { state.rollback(s, n) } -> std::same_as<status>;
-        { state.copy(s, s) } -> std::same_as<status>;
-        { state.clear(s) } -> std::same_as<void>;
-        { constant.save(s, writer) } -> std::same_as<void>;
-        { state.load(s, reader) } -> std::same_as<status>;
-    };
+using reuse::batch;
+using reuse::check_sequence;
+using reuse::is_one_of;
+using reuse::rope_position;
+using reuse::segment;
+using reuse::sequence_id;
+using reuse::sequence_state;
+using reuse::validate;
 
 }  // namespace attention
 

@@ -31,12 +31,42 @@ concept encodable_format = format<F> && requires(const float* in, std::byte* blo
     { F::encode(in, block) } noexcept -> std::same_as<void>;
 };
 
-/// A format whose dot product with 8-bit activations is done in integers:
-/// `activation` is the activation format, `dot(weights, activations)` covers `dot_size` = activation::block_size weights.
+/// A format whose dot product with 8-bit activations is done in integers: `activation` is the activation format, whose blocks
+/// hold `block_size` values; `unpack(block)` gives the block as small integers, once for many products; `dot` of a block with
+/// one block of activations, packed or unpacked, is a double that is the same on every machine (quant/codes.hpp).
 template <class F>
-concept integer_dot_format = format<F> && requires(const std::byte* weights, const typename F::activation::block& x) {
-    { F::dot(weights, x) } noexcept -> std::same_as<float>;
+concept integer_dot_format =
+    format<F> && F::activation::block_size == F::block_size && requires(const std::byte* block, const typename F::activation::block& x) {
+        { F::unpack(block) } noexcept;
+        { F::unpack(block).dot(x) } noexcept -> std::same_as<double>;
+        { F::dot(block, x) } noexcept -> std::same_as<double>;
+    };
+
+/// A format that can tell whether the scales of a block (or the value itself) are neither NaN nor infinite.
+template <class F>
+concept checkable_format = format<F> && requires(const std::byte* block) {
+    { F::finite(block) } noexcept -> std::same_as<bool>;
 };
+
+/// Stands where a format has no 8-bit activations.
+struct no_activation {
+    struct block;  // never complete: there is none
+};
+
+namespace detail {
+template <class F>
+struct activation_of {
+    using type = no_activation;
+};
+template <integer_dot_format F>
+struct activation_of<F> {
+    using type = typename F::activation;
+};
+}  // namespace detail
+
+/// The activation format of an integer_dot_format; no_activation for other formats.
+template <format F>
+using activation_of = typename detail::activation_of<F>::type;
 
 }  // namespace quant
 

@@ -1,6 +1,7 @@
 #pragma once
 /// A weight matrix as it lies in a file: typed blocks, row after row.
 #include <cstddef>
+#include <limits>
 #include <span>
 
 #include "frugal/core/error.hpp"
@@ -25,22 +26,43 @@ struct weight_view {
     }
 };
 
-/// Checks that `data` holds exactly rows x cols weights of a format of the list, and makes the view.
-/// Errors: unsupported_format (names the type and the list), shape_mismatch (row not a multiple of the block; too few or too many bytes).
-template <class Formats>
-[[nodiscard]] result<weight_view> make_weight_view(type_id type, std::span<const std::byte> data, std::size_t rows,
-                                                   std::size_t cols) {
-    std::size_t row_size = 0;
+/// Bytes of a row of `cols` weights. Errors: unsupported_format (names the type and the list), shape_mismatch (`cols` is not a
+/// multiple of the format's block), out_of_memory (beyond the address space).
+template <format_list Formats>
+[[nodiscard]] result<std::size_t> row_bytes(type_id type, std::size_t cols) {
+    std::size_t bytes = 0;
     status checked;
     FRUGAL_TRY(visit<Formats>(type, [&]<class F>(type_tag<F>) {
-        if (cols % F::block_size != 0) {
+        if (cols % F::block_size != 0)
             checked = fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", F::name, ": its blocks hold ",
                            F::block_size);
-            return;
-        }
-        row_size = cols / F::block_size * F::block_bytes;
+        else if (cols / F::block_size > std::numeric_limits<std::size_t>::max() / F::block_bytes)
+            checked = fail(errc::out_of_memory, "rows of ", cols, " weights are beyond the address space");
+        else
+            bytes = cols / F::block_size * F::block_bytes;
     }));
     FRUGAL_TRY(std::move(checked));
+    return bytes;
+}
+
+/// Checks that a view made by hand can be read: type in the list, whole blocks, rows that do not overlap, data present.
+/// Errors: those of row_bytes; shape_mismatch, invalid_argument.
+template <format_list Formats>
+[[nodiscard]] status check_weight_view(const weight_view& w) {
+    FRUGAL_TRY_ASSIGN(const std::size_t bytes, row_bytes<Formats>(w.type, w.cols));
+    if (w.row_bytes < bytes)
+        return fail(errc::shape_mismatch, "weight rows ", w.row_bytes, " bytes apart cannot hold rows of ", bytes, " bytes");
+    if (w.data == nullptr && w.rows != 0 && bytes != 0)
+        return fail(errc::invalid_argument, "weights [", w.rows, ", ", w.cols, "] without data");
+    return {};
+}
+
+/// Checks that `data` holds exactly rows x cols weights of a format of the list, and makes the view.
+/// Errors: those of row_bytes; shape_mismatch (too few or too many bytes).
+template <format_list Formats>
+[[nodiscard]] result<weight_view> make_weight_view(type_id type, std::span<const std::byte> data, std::size_t rows,
+                                                   std::size_t cols) {
+    FRUGAL_TRY_ASSIGN(const std::size_t row_size, row_bytes<Formats>(type, cols));
     if (row_size != 0 && rows > data.size() / row_size)
         return fail(errc::shape_mismatch, rows, " rows of ", row_size, " bytes do not fit in ", data.size(), " bytes");
     if (rows * row_size != data.size())

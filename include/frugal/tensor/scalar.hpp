@@ -24,17 +24,18 @@ struct bfloat16 {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+/// Without branches, so that loops over halves become vector code.
 [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(half value) noexcept {
     const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
-    const std::uint32_t exponent = (value.bits >> 10) & 0x1Fu;
-    std::uint32_t mantissa = value.bits & 0x3FFu;
-    if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
-    // Subnormal: mantissa * 2^-24 is exact in binary32 and normal there, whatever the flush mode.
-    if (mantissa == 0) return std::bit_cast<float>(sign);
-    const int shift = std::countl_zero(mantissa) - 21;  // brings the leading one to bit 10
-    mantissa = (mantissa << shift) & 0x3FFu;
-    return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(113 - shift) << 23) | (mantissa << 13));
+    const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7FFFu) << 13;
+    const std::uint32_t exponent = magnitude & 0x0F800000u;
+    // Subnormals: mantissa * 2^-24 as (2^-14 + mantissa * 2^-24) - 2^-14. Both terms and the result are normal numbers in
+    // binary32 and the difference is exact, whatever the flush and rounding modes.
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + 0x38800000u) - 0x1p-14f);
+    const std::uint32_t normal = magnitude + (exponent == 0x0F800000u ? 0x70000000u : 0x38000000u);
+    // A mask made by arithmetic: compilers turn a comparison here back into a branch around the float subtraction.
+    const std::uint32_t is_subnormal = 0u - ((exponent - 1u) >> 31);
+    return std::bit_cast<float>(sign | (subnormal & is_subnormal & 0x7FFFFFFFu) | (normal & ~is_subnormal));
 }
 
 [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(float value) noexcept { return value; }

@@ -2,6 +2,8 @@
 /// Scratch memory of a forward pass: a stack of blocks that grows once and is reused for every later call.
 #include <algorithm>
 #include <cstddef>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "frugal/core/error.hpp"
@@ -12,6 +14,8 @@ FRUGAL_NAMESPACE_BEGIN
 
 /// Not thread-safe: one workspace for each forward pass in flight. Contents of fresh scratch are unspecified.
 class workspace {
+    static constexpr std::size_t granule = 16;  // floats in 64 bytes
+
 public:
     /// Releases, when it goes out of scope, all that was taken since it was made.
     class scope {
@@ -55,6 +59,15 @@ public:
         return data;
     }
 
+    /// `count` elements of T, start aligned to 64 bytes. Errors: out_of_memory.
+    template <class T>
+        requires(std::is_trivially_copyable_v<T> && alignof(T) <= granule * sizeof(float))
+    [[nodiscard]] result<std::span<T>> array(std::size_t count) {
+        if (count > max_floats / sizeof(T)) return fail(errc::out_of_memory, "scratch of ", count, " elements is beyond the address space");
+        FRUGAL_TRY_ASSIGN(float* data, floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
+        return std::span<T>(reinterpret_cast<T*>(data), count);
+    }
+
     /// Bytes held.
     [[nodiscard]] std::size_t bytes() const noexcept {
         std::size_t sum = 0;
@@ -63,7 +76,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t granule = 16;           // floats in 64 bytes
     static constexpr std::size_t least_block = 1u << 18;  // 1 MiB
     static constexpr std::size_t max_floats = static_cast<std::size_t>(1) << 60;
 

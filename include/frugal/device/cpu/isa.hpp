@@ -1,20 +1,20 @@
 #pragma once
 /// Instruction sets as tags. The tag is part of the name of every kernel, so objects compiled with different flags never
-/// share a symbol. A new one = one line in FRUGAL_CPU_ISAS and its flags in cmake/FrugalKernels.cmake.
+/// share a symbol. A new one = one line in FRUGAL_CPU_ISAS and its flags in kernels/CMakeLists.txt.
 #include <concepts>
 #include <cstddef>
 #include <string_view>
+#include <type_traits>
 
 #include "frugal/core/config.hpp"
 #include "frugal/core/type_list.hpp"
+#include "frugal/device/cpu/cpuid.hpp"
 
 /// X(tag, bytes of a vector register, needs at compile time, probe at run time), from the least to the most able.
-#define FRUGAL_CPU_ISAS(X)                                                                                  \
-    X(baseline, 16, true, true)                                                                             \
-    X(avx2, 32, FRUGAL_HAS_AVX2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&         \
-                                     __builtin_cpu_supports("f16c"))                                        \
-    X(avx512, 64, FRUGAL_HAS_AVX512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && \
-                                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+#define FRUGAL_CPU_ISAS(X)                                                     \
+    X(baseline, 16, true, true)                                                \
+    X(avx2, 32, FRUGAL_HAS_AVX2, ::frugal::device::cpuid::has_avx2())          \
+    X(avx512, 64, FRUGAL_HAS_AVX512, ::frugal::device::cpuid::has_x86_64_v4())
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define FRUGAL_HAS_AVX2 true
@@ -63,6 +63,16 @@ using native = baseline;
 #endif
 
 static_assert(tag<native>, "frugal: isa::native must model isa::tag");
+
+/// Whether this machine, its operating system included, can run kernels of `Isa`.
+template <tag Isa>
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool supported() noexcept {
+#define FRUGAL_PROBE_ISA(tag, bytes, compiled, probe) \
+    if constexpr (std::is_same_v<Isa, tag>) return probe;
+    FRUGAL_CPU_ISAS(FRUGAL_PROBE_ISA)
+#undef FRUGAL_PROBE_ISA
+    return false;
+}
 
 }  // namespace isa
 

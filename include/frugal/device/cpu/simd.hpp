@@ -2,10 +2,12 @@
 /// One vector register of floats as a value, for any instruction set tag, through the compilers' vector extension.
 /// Everything is forced inline: no symbol is left for the linker to merge between differently flagged objects.
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/isa.hpp"
+#include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -39,7 +41,7 @@ FRUGAL_ALWAYS_INLINE void store(float* to, const vec<Isa>& value) noexcept {
 
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> broadcast(float value) noexcept {
-    return vec<Isa>{} + value;
+    return value - vec<Isa>{};  // minus, because adding 0 would have to turn -0 into 0
 }
 
 /// Sum of the lanes: halves are added until one lane is left, so the order depends on nothing but the width.
@@ -78,6 +80,74 @@ FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n)
     std::size_t i = 0;
     for (; i + w <= n; i += w) store<Isa>(y + i, load<Isa>(y + i) + factor * load<Isa>(x + i));
     for (; i < n; ++i) y[i] += a * x[i];
+}
+
+/// load() of the scalar types a cache may hold; halves become floats exactly.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> load(const half* from) noexcept {
+#if FRUGAL_HAS_AVX2
+    if constexpr (width<Isa> == 8) {
+        // F16C comes with FRUGAL_HAS_AVX2; the builtin needs no header.
+        short bits __attribute__((vector_size(16)));
+        std::memcpy(&bits, from, sizeof(bits));
+        return __builtin_ia32_vcvtph2ps256(bits);
+    }
+#endif
+    float lane[width<Isa>];
+    for (std::size_t i = 0; i < width<Isa>; ++i) lane[i] = to_float(from[i]);
+    return load<Isa>(lane);
+}
+
+/// The first `n` < width elements, then zeros. For the tails of sums of products: a scalar loop there may or may not be
+/// fused into multiply-adds, depending on what the compiler makes of its surroundings, and the bits with it.
+template <class Isa, class Scalar>
+FRUGAL_ALWAYS_INLINE vec<Isa> load_some(const Scalar* from, std::size_t n) noexcept {
+    float lane[width<Isa>] = {};
+    for (std::size_t i = 0; i < n; ++i) lane[i] = to_float(from[i]);
+    return load<Isa>(lane);
+}
+
+/// Stores the first `n` < width lanes.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE void store_some(float* to, const vec<Isa>& value, std::size_t n) noexcept {
+    float lane[width<Isa>];
+    store<Isa>(lane, value);
+    for (std::size_t i = 0; i < n; ++i) to[i] = lane[i];
+}
+
+/// The greater of each pair of lanes; that of `b` where either is NaN.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
+    const ints greater = a > b;
+    return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & greater) | (reinterpret_cast<ints>(b) & ~greater));
+}
+
+/// exp of every lane for x <= 88: within 2 units in the last place of normal results, 0 below -87.3, NaN stays NaN.
+/// The same bits for a value in any lane.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> exp(const vec<Isa>& x) noexcept {
+    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
+    // x = n ln 2 + r with |r| <= ln(2) / 2; adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+    const vec<Isa> shift = broadcast<Isa>(12582912.0f);
+    const vec<Isa> shifted = x * broadcast<Isa>(1.44269504f) + shift;
+    const vec<Isa> n = shifted - shift;
+    // ln 2 in two parts: the first has 15 significant bits, so n times it is exact.
+    const vec<Isa> r = (x - n * broadcast<Isa>(22713.0f / 32768.0f)) - n * broadcast<Isa>(1.42860682e-6f);
+    // Taylor series; the next term is below 6e-9 of the result.
+    vec<Isa> p = broadcast<Isa>(1.0f / 5040.0f);
+    p = p * r + broadcast<Isa>(1.0f / 720.0f);
+    p = p * r + broadcast<Isa>(1.0f / 120.0f);
+    p = p * r + broadcast<Isa>(1.0f / 24.0f);
+    p = p * r + broadcast<Isa>(1.0f / 6.0f);
+    p = p * r + broadcast<Isa>(0.5f);
+    p = p * r + broadcast<Isa>(1.0f);
+    p = p * r + broadcast<Isa>(1.0f);
+    const ints power = (reinterpret_cast<ints>(shifted) + 127) << 23;  // 2^n; the bits of 1.5 * 2^23 fall off the top
+    const vec<Isa> value = p * reinterpret_cast<vec<Isa>>(power);
+    const ints keep = ~(x < broadcast<Isa>(-87.3f));
+    const ints kept = reinterpret_cast<ints>(value) & keep;
+    return reinterpret_cast<vec<Isa>>(kept);
 }
 
 }  // namespace simd

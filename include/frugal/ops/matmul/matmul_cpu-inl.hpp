@@ -76,6 +76,35 @@ void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix
     }
 }
 
+template <class Isa, class Activation, class Block>
+void quantize_rows(matrix_view<const float> x, Block* out, std::size_t row_begin, std::size_t row_end) {
+    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
+    const std::size_t blocks = x.cols() / Activation::block_size;
+    for (std::size_t r = row_begin; r < row_end; ++r)
+        for (std::size_t b = 0; b < blocks; ++b)
+            Activation::quantize(x.row(r) + b * Activation::block_size, out[r * blocks + b]);
+}
+
+template <class Isa, class Format, class Block>
+void matmul_q8_rows(const quant::weight_view& w, const Block* x, std::size_t tokens, matrix_view<float> y, std::size_t row_begin,
+                    std::size_t row_end) {
+    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
+    if constexpr (quant::integer_dot_format<Format>) {
+        const std::size_t blocks = w.cols / Format::block_size;
+        constexpr std::size_t tile = 16;  // tokens that share one unpacking of a block
+        for (std::size_t r = row_begin; r < row_end; ++r)
+            for (std::size_t first = 0; first < tokens; first += tile) {
+                const std::size_t count = tokens - first < tile ? tokens - first : tile;
+                double sums[tile] = {};
+                for (std::size_t b = 0; b < blocks; ++b) {
+                    const auto codes = Format::unpack(w.row(r) + b * Format::block_bytes);
+                    for (std::size_t t = 0; t < count; ++t) sums[t] += codes.dot(x[(first + t) * blocks + b]);
+                }
+                for (std::size_t t = 0; t < count; ++t) y(first + t, r) = static_cast<float>(sums[t]);
+            }
+    }
+}
+
 }  // namespace ops::cpu
 
 FRUGAL_NAMESPACE_END

@@ -1,5 +1,5 @@
 #pragma once
-/// CPU kernel of ops::matmul: a range of weight rows against all rows of activations.
+/// CPU kernels of ops::matmul and ops::matmul_q8: a range of weight rows against all rows of activations.
 #include <cstddef>
 
 #include "frugal/device/cpu/isa.hpp"
@@ -19,6 +19,18 @@ namespace ops::cpu {
 template <class Isa, class Format>
 void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix_view<float> y, std::size_t row_begin,
                  std::size_t row_end, float* scratch);
+
+/// Quantises rows row_begin … row_end - 1 of x, whose columns are a multiple of Activation::block_size, into blocks:
+/// out[r * (x.cols() / block_size) + b]. `Activation` is one of quant::q8_activation, `Block` its block.
+template <class Isa, class Activation, class Block>
+void quantize_rows(matrix_view<const float> x, Block* out, std::size_t row_begin, std::size_t row_end);
+
+/// y[t][r] = sum over blocks b of Format::dot(w[r][b], x[t][b]), in double and in the order of b, rounded once to float, for
+/// row_begin <= r < row_end and t < tokens. `x` as quantize_rows leaves it. The same bits on every instruction set.
+/// `Block` is quant::activation_of<Format>::block. Does nothing for formats without integer dot products.
+template <class Isa, class Format, class Block>
+void matmul_q8_rows(const quant::weight_view& w, const Block* x, std::size_t tokens, matrix_view<float> y, std::size_t row_begin,
+                    std::size_t row_end);
 
 }  // namespace ops::cpu
 

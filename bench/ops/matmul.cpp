@@ -1,0 +1,68 @@
+// Products of a weight matrix with one token (decode: weights stream from memory) and with a batch (prefill).
+#include "bench.hpp"
+#include "frugal/ops/matmul/matmul.hpp"
+
+namespace bench {
+
+namespace {
+
+constexpr std::size_t rows = 4096, cols = 4096;
+
+template <class Isa, class Format, bool Integer>
+struct product {
+    explicit product(std::size_t tokens)
+        : copies(tokens == 1 ? copies_beyond_cache(rows * cols / Format::block_size * Format::block_bytes) : 1),
+          w(rows, cols, copies, 1), x(normal(tokens * cols, 2)), y(tokens * rows) {}
+
+    fg::status run() {
+        using formats = fg::quant::list<Format>;
+        const fg::quant::weight_view view = w.view(turn++ % copies);
+        const std::size_t tokens = x.size() / cols;
+        if constexpr (Integer) return fg::ops::matmul_q8<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
+        return fg::ops::matmul<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
+    }
+
+    std::string check() const {
+        std::vector<float> got;
+        std::vector<double> want;
+        for (std::size_t t = 0; t < x.size() / cols; t += 5)
+            for (std::size_t r = 0; r < rows; r += 97) {
+                got.push_back(y[t * rows + r]);
+                want.push_back(w.dot(r, x.data() + t * cols));
+            }
+        // Activations of 8 bits are off by up to 1/254 of a block's largest each.
+        return compare(got, want, Integer ? 0.05 : 1e-4);
+    }
+
+    work cost() const {
+        return {static_cast<double>(w.view().bytes()) + float_bytes(x.size() + y.size()), 2.0 * static_cast<double>(x.size() * rows)};
+    }
+
+    std::size_t copies, turn = 0;
+    weights<Format> w;
+    std::vector<float> x, y;
+    fg::device::cpu<Isa> device{executor()};
+    fg::workspace scratch;
+};
+
+template <class Format>
+void add_format() {
+    for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        for (std::size_t tokens : {std::size_t{1}, std::size_t{32}}) {
+            const std::string shape = fg::concat(rows, 'x', cols, 'x', tokens);
+            add_case<product<Isa, Format, false>>(name("matmul", Format::name, Isa::name, shape), Isa::name, tokens);
+            if constexpr (fg::quant::integer_dot_format<Format>)
+                add_case<product<Isa, Format, true>>(name("matmul_q8", Format::name, Isa::name, shape), Isa::name, tokens);
+        }
+    });
+}
+
+}  // namespace
+
+void register_benchmarks() {
+#define FRUGAL_ADD_FORMAT(format) add_format<fg::quant::format>();
+    FRUGAL_FORMATS(FRUGAL_ADD_FORMAT)
+#undef FRUGAL_ADD_FORMAT
+}
+
+}  // namespace bench

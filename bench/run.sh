@@ -1,0 +1,62 @@
+#!/bin/sh
+# Installs what is missing, builds one group of benchmarks and runs it; ends with lines `figure NAME VALUE`.
+#   sh bench/run.sh                     the groups
+#   sh bench/run.sh matmul              a group; `all` runs every group
+#   sh bench/run.sh matmul --benchmark_filter='q4_k/avx2'    Google Benchmark's options go through
+# FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
+# FRUGAL_BENCH_BUILD the build folder (build/bench). The JSON that bench/plot.py draws lies there, named after the group.
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
+
+case "${1:-}" in
+    '' | -h | --help)
+        sed -n '2,7s/^# \{0,1\}//p' "$0"
+        echo "groups:" $groups
+        exit 0
+        ;;
+esac
+chosen=$1
+shift
+if [ "$chosen" = all ]; then
+    chosen=$groups
+elif ! printf '%s\n' "$groups" | grep -qxF -- "$chosen"; then
+    echo "no group is called $chosen; groups:" $groups >&2
+    exit 2
+fi
+
+. "$root/cmake/packages.sh"
+# The package names are words.
+# shellcheck disable=SC2086
+need $packages_bench
+check_tools
+build=${FRUGAL_BENCH_BUILD:-$root/build/bench}
+mkdir -p "$build"
+build=$(CDPATH='' cd -- "$build" && pwd)
+log="$build/run.log"
+targets=
+for group in $chosen; do targets="$targets bench_$group"; done
+{
+    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_BENCH=ON -DFRUGAL_BUILD_TESTS=OFF \
+        -DFRUGAL_BUILD_EXAMPLES=OFF &&
+        cmake --build "$build" --target $targets --parallel "$(jobs)"
+} </dev/null >"$log" 2>&1 || {
+    cat "$log" >&2
+    echo "could not build the benchmarks" >&2
+    exit 1
+}
+
+# All figures come last, also where several groups run.
+result=0
+: >"$build/figures.txt"
+for group in $chosen; do
+    "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" >"$build/$group.txt" 2>"$build/$group.err" &&
+        code=0 || code=$?
+    grep -v '^figure ' "$build/$group.txt" || :
+    # The library of Debian and Ubuntu calls itself a debug build; what is measured is not.
+    grep -v 'Library was built as DEBUG' "$build/$group.err" >&2 || :
+    grep '^figure ' "$build/$group.txt" >>"$build/figures.txt" || :
+    [ "$code" = 0 ] || result=$code
+done
+cat "$build/figures.txt"
+exit "$result"

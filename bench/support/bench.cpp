@@ -1,0 +1,198 @@
+#include "bench.hpp"
+
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "frugal/device/cpu/eigen_executor.hpp"
+#include "limits.hpp"
+
+// Declared here, defined by peak.cpp for each instruction set.
+namespace bench {
+#define FRUGAL_DECLARE_PEAK(tag, bytes, compiled, probe) \
+    template <>                                          \
+    double peak_flops<frugal::isa::tag>();
+FRUGAL_CPU_ISAS(FRUGAL_DECLARE_PEAK)
+#undef FRUGAL_DECLARE_PEAK
+}  // namespace bench
+
+namespace bench {
+
+namespace {
+
+struct machine_limits {
+    double bandwidth = 0;                             // bytes a second
+    std::map<std::string, double, std::less<>> peak;  // operations a second of all threads, by instruction set
+};
+machine_limits limits;
+std::set<std::string> failed;
+std::map<std::string, work> costs;
+
+std::size_t threads() {
+    const char* value = std::getenv("FRUGAL_BENCH_THREADS");
+    const long asked = value == nullptr ? 1 : std::strtol(value, nullptr, 10);
+    return asked < 1 ? 1 : static_cast<std::size_t>(asked);
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t n = values.size();
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/// Shows one line a benchmark, the median of its repetitions, and keeps all times for the figures.
+class reporter : public benchmark::ConsoleReporter {
+public:
+    void ReportRuns(const std::vector<Run>& runs) override {
+        std::vector<Run> shown;
+        for (const Run& run : runs) {
+            const std::string& name = run.run_name.function_name;
+            if (run.run_type == Run::RT_Iteration && !failed.contains(name) && run.iterations > 0)
+                seconds_[name].push_back(run.real_accumulated_time / static_cast<double>(run.iterations));
+            if (run.run_type == Run::RT_Aggregate ? run.aggregate_name == "median" : run.repetitions <= 1 || failed.contains(name))
+                shown.push_back(run);
+        }
+        if (!shown.empty()) ConsoleReporter::ReportRuns(shown);
+    }
+
+    void print_figures() const {
+        std::printf("figure machine.read_gigabytes_per_second %.4g\n", limits.bandwidth * 1e-9);
+        for (const auto& [isa, peak] : limits.peak) std::printf("figure machine.%s.peak_gigaflops %.4g\n", isa.c_str(), peak * 1e-9);
+        for (const auto& [name, seconds] : seconds_) {
+            std::string dotted = name;
+            std::replace(dotted.begin(), dotted.end(), '/', '.');
+            const double time = median(seconds);
+            const work& cost = costs.at(name);
+            std::printf("figure %s.microseconds %.4g\n", dotted.c_str(), time * 1e6);
+            std::printf("figure %s.bandwidth_fraction %.4g\n", dotted.c_str(), cost.bytes / time / limits.bandwidth);
+            if (cost.flops > 0) std::printf("figure %s.peak_fraction %.4g\n", dotted.c_str(), cost.flops / time / peak_of(name));
+        }
+    }
+
+    static double peak_of(const std::string& name);
+
+private:
+    std::map<std::string, std::vector<double>> seconds_;
+};
+
+std::map<std::string, std::string> isa_of;
+
+double reporter::peak_of(const std::string& name) { return limits.peak.at(isa_of.at(name)); }
+
+}  // namespace
+
+fg::device::executor_ref executor() {
+    static fg::device::eigen_executor pool(threads());
+    return pool;
+}
+
+std::size_t last_level_cache() {
+    const long level3 = sysconf(_SC_LEVEL3_CACHE_SIZE), level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const long size = std::max(level3, level2);
+    return size > 0 ? static_cast<std::size_t>(size) : std::size_t{32} << 20;
+}
+
+double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
+    const std::size_t most = std::size_t{512} << 20;
+    const std::size_t words = std::clamp(8 * cache_bytes, std::size_t{128} << 20, most) / sizeof(std::uint64_t);
+    std::vector<std::uint64_t> data(words, 1);
+    const std::size_t parts = pool.concurrency();
+    std::vector<std::uint64_t> sums(parts * 8);  // a cache line each
+    double best = 1e300;
+    for (int pass = 0; pass < 8; ++pass) {
+        const auto start = std::chrono::steady_clock::now();
+        pool.run(parts, [&](std::size_t part) {
+            const std::uint64_t* from = data.data() + words / 16 * part / parts * 16;
+            const std::uint64_t* const end = data.data() + words / 16 * (part + 1) / parts * 16;
+            std::uint64_t sum[16] = {};
+            for (; from != end; from += 16)
+                for (std::size_t i = 0; i < 16; ++i) sum[i] += from[i];
+            for (std::uint64_t each : sum) sums[part * 8] += each;
+        });
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        best = std::min(best, seconds);
+    }
+    benchmark::DoNotOptimize(sums.data());
+    return static_cast<double>(words * sizeof(std::uint64_t)) / best;
+}
+
+void add(const std::string& name, std::string_view isa, std::function<prepared()> prepare) {
+    isa_of[name] = std::string(isa);
+    benchmark::RegisterBenchmark(name.c_str(), [name, prepare = std::move(prepare)](benchmark::State& state) {
+        // The library calls this several times for one benchmark; the data of one benchmark at a time is kept.
+        static std::string current;
+        static prepared ready;
+        static std::map<std::string, std::string> checked;
+        if (current != name) {
+            ready = {};  // the old data goes before the new comes
+            ready = prepare();
+            current = name;
+        }
+        if (!checked.contains(name)) {
+            checked[name] = ready.check();
+            costs[name] = ready.cost;
+        }
+        if (!checked[name].empty()) {
+            failed.insert(name);
+            state.SkipWithError(("wrong result: " + checked[name]).c_str());
+            return;
+        }
+        for (auto _ : state) ready.run();
+        using benchmark::Counter;
+        const auto rate = Counter::kIsIterationInvariantRate;
+        state.counters["bytes/s"] = Counter(ready.cost.bytes, rate);
+        state.counters["of_bandwidth"] = Counter(ready.cost.bytes / limits.bandwidth, rate);
+        if (ready.cost.flops > 0) {
+            state.counters["flops/s"] = Counter(ready.cost.flops, rate);
+            state.counters["of_peak"] = Counter(ready.cost.flops / limits.peak.at(isa_of.at(name)), rate);
+        }
+    })->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+
+}  // namespace bench
+
+int main(int argc, char** argv) {
+    // Defaults first: what the user says comes later and wins.
+    std::vector<std::string> words{argv[0], "--benchmark_repetitions=5", "--benchmark_min_time=0.05",
+                                   "--benchmark_enable_random_interleaving=true"};
+    words.insert(words.end(), argv + 1, argv + argc);
+    std::vector<char*> arguments;
+    for (auto& word : words) arguments.push_back(word.data());
+    int count = static_cast<int>(arguments.size());
+    arguments.push_back(nullptr);
+    benchmark::Initialize(&count, arguments.data());
+    if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+
+    if (const auto chosen = frugal::device::select_isa<frugal::isa::all>(); !chosen) {
+        std::fprintf(stderr, "FRUGAL_ISA: %s\n", chosen.error().message.c_str());
+        return 2;
+    }
+    using bench::limits;
+    const std::size_t concurrency = bench::executor().concurrency();
+    limits.bandwidth = bench::read_bandwidth(bench::executor(), bench::last_level_cache());
+    bench::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
+        limits.peak[std::string(Isa::name)] = bench::peak_flops<Isa>() * static_cast<double>(concurrency);
+    });
+    benchmark::AddCustomContext("frugal_version", frugal::concat(FRUGAL_VERSION_MAJOR, '.', FRUGAL_VERSION_MINOR, '.', FRUGAL_VERSION_PATCH));
+    benchmark::AddCustomContext("compiler", FRUGAL_BENCH_COMPILER);
+    benchmark::AddCustomContext("commit", FRUGAL_BENCH_COMMIT);
+    benchmark::AddCustomContext("threads", std::to_string(concurrency));
+    benchmark::AddCustomContext("read_gigabytes_per_second", std::to_string(limits.bandwidth * 1e-9));
+    for (const auto& [isa, peak] : limits.peak) benchmark::AddCustomContext(isa + "_peak_gigaflops", std::to_string(peak * 1e-9));
+
+    bench::register_benchmarks();
+    bench::reporter display;
+    const std::size_t ran = benchmark::RunSpecifiedBenchmarks(&display);
+    benchmark::Shutdown();
+    if (ran == 0) return 2;
+    display.print_figures();
+    for (const auto& name : bench::failed) std::fprintf(stderr, "not timed, because its result is wrong: %s\n", name.c_str());
+    return bench::failed.empty() ? 0 : 1;
+}

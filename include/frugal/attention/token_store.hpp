@@ -1,0 +1,141 @@
+#pragma once
+/// Rows of scalars, one a token (or block) of a sequence, in chunks that snapshots and copies share until one of them writes.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "frugal/core/error.hpp"
+#include "frugal/tensor/buffer.hpp"
+#include "frugal/tensor/bytes.hpp"
+#include "frugal/tensor/scalar.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace attention {
+
+/// A scalar type that caches may hold. Kernels for others would have to be instantiated.
+template <class Scalar>
+concept cache_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half>;
+
+/// Rows 0 … size() - 1 of `width` scalars each. Growing never moves a row. Copies are cheap and hold the same values for
+/// good: they share the chunks, and a chunk is duplicated when one of its holders is about to write into it.
+template <cache_scalar Scalar>
+class token_store {
+public:
+    static constexpr std::size_t chunk_shift = 7;
+    static constexpr std::size_t chunk_rows = static_cast<std::size_t>(1) << chunk_shift;
+
+    explicit token_store(std::size_t width = 0) noexcept : width_(width) {}
+    token_store(const token_store& other) : width_(other.width_), size_(other.size_) { share(other); }
+    token_store& operator=(const token_store& other) {
+        if (this == &other) return *this;
+        width_ = other.width_;
+        size_ = other.size_;
+        share(other);
+        return *this;
+    }
+    token_store(token_store&& other) noexcept
+        : width_(other.width_), size_(std::exchange(other.size_, 0)), chunks_(std::move(other.chunks_)), starts_(std::move(other.starts_)) {}
+    token_store& operator=(token_store&& other) noexcept {
+        width_ = other.width_;
+        size_ = std::exchange(other.size_, 0);
+        chunks_ = std::move(other.chunks_);
+        starts_ = std::move(other.starts_);
+        return *this;
+    }
+    ~token_store() = default;
+
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    /// Bytes of chunks held, shared ones included.
+    [[nodiscard]] std::size_t bytes() const noexcept { return chunks_.size() * chunk_rows * width_ * sizeof(Scalar); }
+    /// What kernels read: the start of every chunk.
+    [[nodiscard]] const Scalar* const* chunks() const noexcept { return starts_.data(); }
+    /// Row `index` < size(), or a row reserved and already written.
+    [[nodiscard]] const Scalar* row(std::size_t index) const noexcept {
+        return starts_[index >> chunk_shift] + (index & (chunk_rows - 1)) * width_;
+    }
+
+    /// Makes rows size() … size() + count - 1 exist, for this store alone. Their contents are unspecified, but never the
+    /// rows of another store. Errors: out_of_memory (nothing changed).
+    [[nodiscard]] status reserve(std::size_t count) {
+        if (count == 0) return {};
+        const std::size_t last = size_ + count - 1;
+        for (std::size_t c = size_ >> chunk_shift; c < chunks_.size() && c <= last >> chunk_shift; ++c) {
+            if (chunks_[c].use_count() == 1) continue;
+            FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
+            const std::size_t used = size_ > c * chunk_rows ? size_ - c * chunk_rows : 0;
+            if (used != 0) std::memcpy(fresh->data(), starts_[c], used * width_ * sizeof(Scalar));
+            starts_[c] = fresh->data();
+            chunks_[c] = std::move(fresh);
+        }
+        // A holder that let go just now may have been reading on another thread: see its reads as done before writing.
+        std::atomic_thread_fence(std::memory_order_acquire);
+        while (chunks_.size() <= last >> chunk_shift) {
+            FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
+            starts_.push_back(fresh->data());
+            chunks_.push_back(std::move(fresh));
+        }
+        return {};
+    }
+    /// Fills a reserved row from floats; halves are rounded to nearest even. Different rows may be filled at once.
+    void write(std::size_t index, const float* values) noexcept {
+        Scalar* to = chunks_[index >> chunk_shift]->data() + (index & (chunk_rows - 1)) * width_;
+        if constexpr (std::is_same_v<Scalar, float>) {
+            std::memcpy(to, values, width_ * sizeof(float));
+        } else {
+            for (std::size_t i = 0; i < width_; ++i) to[i] = to_half(values[i]);
+        }
+    }
+    /// Makes `count` written rows part of the store.
+    void commit(std::size_t count) noexcept { size_ += count; }
+    /// Forgets all but the first `size` rows; their room is kept.
+    void truncate(std::size_t size) noexcept { size_ = size < size_ ? size : size_; }
+
+    /// The rows, without gaps.
+    void save(byte_writer& out) const {
+        for (std::size_t r = 0; r < size_; ++r) out.write_span(std::span<const Scalar>(row(r), width_));
+    }
+    /// A store of `size` rows as saved. The bytes left are checked before memory is taken.
+    [[nodiscard]] static result<token_store> load(byte_reader& in, std::size_t width, std::size_t size) {
+        const std::size_t row_bytes = sizeof(std::uint64_t) + width * sizeof(Scalar);
+        if (size > in.remaining() / row_bytes)
+            return fail(errc::malformed_file, "saved state of ", size, " rows of ", row_bytes, " bytes ends after ",
+                        in.remaining(), " bytes");
+        token_store out(width);
+        FRUGAL_TRY(out.reserve(size));
+        for (std::size_t r = 0; r < size; ++r)
+            FRUGAL_TRY(in.read_span(std::span<Scalar>(
+                out.chunks_[r >> chunk_shift]->data() + (r & (chunk_rows - 1)) * width, width)));
+        out.commit(size);
+        return out;
+    }
+
+private:
+    using chunk = buffer<Scalar>;
+
+    [[nodiscard]] result<std::shared_ptr<chunk>> make_chunk() const {
+        FRUGAL_TRY_ASSIGN(auto memory, chunk::allocate(chunk_rows * width_));
+        return std::make_shared<chunk>(std::move(memory));
+    }
+    /// Takes the chunks of `other` that hold rows; spare ones stay with it.
+    void share(const token_store& other) {
+        const auto held = static_cast<std::ptrdiff_t>((other.size_ + chunk_rows - 1) >> chunk_shift);
+        chunks_.assign(other.chunks_.begin(), other.chunks_.begin() + held);
+        starts_.assign(other.starts_.begin(), other.starts_.begin() + held);
+    }
+
+    std::size_t width_ = 0, size_ = 0;
+    std::vector<std::shared_ptr<chunk>> chunks_;
+    std::vector<const Scalar*> starts_;
+};
+
+}  // namespace attention
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,506 @@
+#pragma once
+/// Reads GGUF files (versions 2 and 3, little-endian): metadata and the table of tensors, over a memory map.
+///
+/// A file is taken to be hostile: every length, count and offset is checked against the file before it is used, and memory
+/// stays proportional to the size of the file. Nothing of the file is copied: names, strings and tensors are views into it.
+/// Format: docs/gguf.md of the ggml repository.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "frugal/core/error.hpp"
+#include "frugal/io/gguf_types.hpp"
+#include "frugal/io/mapped_file.hpp"
+#include "frugal/io/printable.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace io {
+
+static_assert(std::endian::native == std::endian::little, "frugal: GGUF files are read in place, on little-endian machines only");
+
+/// One metadata entry. `offset` is where its value lies in the file: of an array or string, where the elements start.
+struct gguf_entry {
+    std::string_view key;
+    gguf_value_type type{};          ///< `array` for arrays
+    gguf_value_type element_type{};  ///< of an array's elements; else the same as `type`
+    std::uint64_t count = 1;         ///< elements of an array, bytes of a string, else 1
+    std::uint64_t offset = 0;
+};
+
+/// One row of the tensor table. `dims[0]` is the row length (ggml's `ne` order); dims beyond `n_dims` are 1.
+struct gguf_tensor {
+    std::string_view name;
+    quant::type_id type{};
+    std::uint32_t n_dims = 0;
+    std::array<std::uint64_t, 4> dims{1, 1, 1, 1};
+    std::uint64_t offset = 0;  ///< from the start of the file's data section
+
+    /// Product of the dims; it fits, the reader has checked.
+    [[nodiscard]] std::uint64_t elements() const noexcept { return dims[0] * dims[1] * dims[2] * dims[3]; }
+};
+
+/// An open GGUF file. Move-only; views that it has given out stay valid when it moves and end with it.
+class gguf_file {
+public:
+    /// Maps and checks the file. Errors: those of mapped_file::open and of parse.
+    [[nodiscard]] static result<gguf_file> open(const std::string& path) {
+        FRUGAL_TRY_ASSIGN(mapped_file mapping, mapped_file::open(path));
+        const auto bytes = mapping.bytes();
+        FRUGAL_TRY_ASSIGN(gguf_file file, parse(bytes, path));
+        file.mapping_ = std::move(mapping);
+        return file;
+    }
+
+    /// Checks a file that already lies in memory; `bytes` must outlive the result. `name` stands in messages.
+    /// Errors: malformed_file (what, and at which byte), unsupported (version 1, big-endian, nested arrays).
+    [[nodiscard]] static result<gguf_file> parse(std::span<const std::byte> bytes, std::string name) {
+        gguf_file file;
+        file.bytes_ = bytes;
+        file.name_ = std::move(name);
+        FRUGAL_TRY(file.read());
+        return file;
+    }
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
+    [[nodiscard]] std::uint64_t alignment() const noexcept { return alignment_; }
+    /// Where the data section starts.
+    [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_start_; }
+    [[nodiscard]] std::span<const gguf_entry> metadata() const noexcept { return entries_; }
+    [[nodiscard]] std::span<const gguf_tensor> tensors() const noexcept { return tensors_; }
+
+    // Metadata. Errors: not_found (no such key), invalid_argument (the value has another type or does not fit; names key,
+    // wanted and found type).
+
+    [[nodiscard]] bool has(std::string_view key) const { return keys_.contains(key); }
+    /// The entry, or null.
+    [[nodiscard]] const gguf_entry* find_entry(std::string_view key) const {
+        const auto found = keys_.find(key);
+        return found == keys_.end() ? nullptr : &entries_[found->second];
+    }
+    /// From any integer type, where the value fits.
+    [[nodiscard]] result<std::uint32_t> u32(std::string_view key) const { return scalar<std::uint32_t>(key, "u32"); }
+    [[nodiscard]] result<std::uint64_t> u64(std::string_view key) const { return scalar<std::uint64_t>(key, "u64"); }
+    [[nodiscard]] result<std::int32_t> i32(std::string_view key) const { return scalar<std::int32_t>(key, "i32"); }
+    [[nodiscard]] result<std::int64_t> i64(std::string_view key) const { return scalar<std::int64_t>(key, "i64"); }
+    /// From f32, or f64 rounded.
+    [[nodiscard]] result<float> f32(std::string_view key) const { return scalar<float>(key, "f32"); }
+    [[nodiscard]] result<bool> boolean(std::string_view key) const { return scalar<bool>(key, "bool"); }
+    [[nodiscard]] result<std::string_view> string(std::string_view key) const {
+        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
+        if (entry->type != gguf_value_type::string) return wrong_type(*entry, "string");
+        return text(entry->offset, entry->count);
+    }
+
+    /// The value, or `fallback` where the key is absent; a value of another type is still an error.
+    [[nodiscard]] result<std::uint32_t> u32_or(std::string_view key, std::uint32_t fallback) const {
+        return has(key) ? u32(key) : result<std::uint32_t>(fallback);
+    }
+    [[nodiscard]] result<float> f32_or(std::string_view key, float fallback) const {
+        return has(key) ? f32(key) : result<float>(fallback);
+    }
+    [[nodiscard]] result<bool> boolean_or(std::string_view key, bool fallback) const {
+        return has(key) ? boolean(key) : result<bool>(fallback);
+    }
+    [[nodiscard]] result<std::string_view> string_or(std::string_view key, std::string_view fallback) const {
+        return has(key) ? string(key) : result<std::string_view>(fallback);
+    }
+
+    /// An array of any integer type, or one integer as a list of one: many keys of the format may be either.
+    [[nodiscard]] result<std::vector<std::uint64_t>> u64_list(std::string_view key) const {
+        return list<std::uint64_t>(key, "list of u64");
+    }
+    [[nodiscard]] result<std::vector<std::int64_t>> i64_list(std::string_view key) const {
+        return list<std::int64_t>(key, "list of i64");
+    }
+    [[nodiscard]] result<std::vector<float>> f32_list(std::string_view key) const { return list<float>(key, "list of f32"); }
+    /// Booleans; also integers that are 0 or 1.
+    [[nodiscard]] result<std::vector<bool>> bool_list(std::string_view key) const {
+        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
+        std::vector<bool> out;
+        out.reserve(static_cast<std::size_t>(entry->type == gguf_value_type::string ? 0 : entry->count));
+        const bool booleans = entry->element_type == gguf_value_type::boolean;
+        FRUGAL_TRY(each_element(*entry, "list of bool", [&](std::uint64_t where) -> status {
+            std::uint64_t value = 0;
+            if (booleans)
+                value = load<std::uint8_t>(where);
+            else if (!convert(entry->element_type, where, value) || value > 1)
+                return wrong_type(*entry, "list of bool");
+            out.push_back(value != 0);
+            return {};
+        }));
+        return out;
+    }
+    [[nodiscard]] result<std::vector<std::string_view>> string_list(std::string_view key) const {
+        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
+        if (entry->type != gguf_value_type::array || entry->element_type != gguf_value_type::string)
+            return wrong_type(*entry, "list of string");
+        std::vector<std::string_view> out;
+        out.reserve(static_cast<std::size_t>(entry->count));
+        std::uint64_t where = entry->offset;
+        for (std::uint64_t i = 0; i < entry->count; ++i) {
+            const auto length = load<std::uint64_t>(where);
+            out.push_back(text(where + 8, length));
+            where += 8 + length;
+        }
+        return out;
+    }
+
+    // Tensors.
+
+    /// The tensor, or null.
+    [[nodiscard]] const gguf_tensor* find(std::string_view tensor) const {
+        const auto found = tensor_names_.find(tensor);
+        return found == tensor_names_.end() ? nullptr : &tensors_[found->second];
+    }
+
+    /// Bytes that the tensor's blocks take. Errors: unsupported_format (a type number that is not known).
+    [[nodiscard]] result<std::uint64_t> byte_size(const gguf_tensor& tensor) const {
+        const auto* type = find_gguf_tensor_type(tensor.type);
+        if (type == nullptr)
+            return fail(errc::unsupported_format, name_, ": tensor ", printable(tensor.name), " has type ",
+                        static_cast<std::uint32_t>(tensor.type), ", whose block size is not known");
+        return tensor.elements() / type->block_size * type->block_bytes;
+    }
+
+    /// The tensor's bytes. Errors: unsupported_format (a type number that is not known).
+    [[nodiscard]] result<std::span<const std::byte>> bytes(const gguf_tensor& tensor) const {
+        FRUGAL_TRY_ASSIGN(const std::uint64_t size, byte_size(tensor));
+        return bytes(tensor, size);
+    }
+
+    /// `size` bytes from where the tensor starts: for types that only the caller knows. Errors: malformed_file (past the end).
+    [[nodiscard]] result<std::span<const std::byte>> bytes(const gguf_tensor& tensor, std::uint64_t size) const {
+        const std::uint64_t available = data_size();
+        if (tensor.offset > available || size > available - tensor.offset)
+            return fail(errc::malformed_file, name_, ": tensor ", printable(tensor.name), " of ", size, " bytes at ", tensor.offset,
+                        " goes past the end of the data section of ", available, " bytes");
+        if (size == 0) return std::span<const std::byte>{};
+        return bytes_.subspan(static_cast<std::size_t>(data_start_ + tensor.offset), static_cast<std::size_t>(size));
+    }
+
+private:
+    static constexpr std::uint64_t longest_key = 65535;  // the format's own limit
+    // The least bytes that an entry can take: key length, one byte of key, type, value; name length, one byte, dims, type, offset.
+    static constexpr std::uint64_t least_entry = 8 + 1 + 4 + 1, least_tensor = 8 + 1 + 4 + 4 + 8;
+
+    gguf_file() = default;
+
+    // Reading ------------------------------------------------------------------------------------------------------------
+
+    [[nodiscard]] std::uint64_t remaining() const noexcept { return bytes_.size() - position_; }
+    [[nodiscard]] std::uint64_t data_size() const noexcept { return data_start_ < bytes_.size() ? bytes_.size() - data_start_ : 0; }
+
+    template <class... Piece>
+    [[nodiscard]] error malformed(const Piece&... piece) const {
+        return fail(errc::malformed_file, name_, ": ", piece...);
+    }
+
+    template <class T>
+    [[nodiscard]] T load(std::uint64_t where) const noexcept {
+        T value;
+        std::memcpy(&value, bytes_.data() + where, sizeof(T));
+        return value;
+    }
+
+    template <class T>
+    [[nodiscard]] status take(T& value, std::string_view what) {
+        if (remaining() < sizeof(T))
+            return malformed("the file ends at byte ", bytes_.size(), " inside ", what, ", which starts at byte ", position_);
+        value = load<T>(position_);
+        position_ += sizeof(T);
+        return {};
+    }
+
+    [[nodiscard]] std::string_view text(std::uint64_t where, std::uint64_t length) const noexcept {
+        return {reinterpret_cast<const char*>(bytes_.data()) + where, static_cast<std::size_t>(length)};
+    }
+
+    [[nodiscard]] status take_string(std::string_view& value, std::string_view what) {
+        const std::uint64_t start = position_;
+        std::uint64_t length = 0;
+        FRUGAL_TRY(take(length, what));
+        if (length > remaining())
+            return malformed(what, " at byte ", start, " claims ", length, " bytes where the file has ", remaining(), " left");
+        value = text(position_, length);
+        position_ += length;
+        return {};
+    }
+
+    [[nodiscard]] status read() {
+        if (bytes_.size() < 4 || text(0, 4) != "GGUF") return malformed("not a GGUF file: the first four bytes are not 'GGUF'");
+        position_ = 4;
+        FRUGAL_TRY(take(version_, "the version"));
+        if ((version_ & 0xFFFFu) == 0 && version_ != 0)
+            return fail(errc::unsupported, name_, ": a big-endian GGUF file; only little-endian files can be read");
+        if (version_ != 2 && version_ != 3)
+            return fail(errc::unsupported, name_, ": GGUF version ", version_, "; only versions 2 and 3 can be read");
+        std::uint64_t tensor_count = 0, entry_count = 0;
+        FRUGAL_TRY(take(tensor_count, "the tensor count"));
+        FRUGAL_TRY(take(entry_count, "the metadata count"));
+        if (entry_count > remaining() / least_entry)
+            return malformed("the header claims ", entry_count, " metadata entries; the file of ", bytes_.size(),
+                             " bytes cannot hold them");
+        if (tensor_count > remaining() / least_tensor)
+            return malformed("the header claims ", tensor_count, " tensors; the file of ", bytes_.size(),
+                             " bytes cannot hold them");
+        for (std::uint64_t i = 0; i < entry_count; ++i) FRUGAL_TRY(read_entry(i));
+        FRUGAL_TRY(read_alignment());
+        for (std::uint64_t i = 0; i < tensor_count; ++i) FRUGAL_TRY(read_tensor(i));
+        data_start_ = (position_ + alignment_ - 1) / alignment_ * alignment_;
+        return check_placement();
+    }
+
+    [[nodiscard]] status read_entry(std::uint64_t index) {
+        const std::uint64_t start = position_;
+        gguf_entry entry;
+        FRUGAL_TRY(take_string(entry.key, "a metadata key"));
+        if (entry.key.empty() || entry.key.size() > longest_key)
+            return malformed("metadata key ", index, " at byte ", start, " has ", entry.key.size(), " bytes; 1 to ", longest_key,
+                             " are allowed");
+        std::uint32_t type = 0;
+        FRUGAL_TRY(take(type, "a metadata type"));
+        if (type >= gguf_value_type_count)
+            return malformed("metadata key ", printable(entry.key), " has unknown type ", type, " (byte ", position_ - 4, ")");
+        entry.type = entry.element_type = static_cast<gguf_value_type>(type);
+        FRUGAL_TRY(skip_value(entry));
+        if (!keys_.emplace(entry.key, entries_.size()).second)
+            return malformed("metadata key ", printable(entry.key), " occurs twice; the second is at byte ", start);
+        entries_.push_back(entry);
+        return {};
+    }
+
+    /// Checks the value at the current position, notes where it lies, and steps over it.
+    [[nodiscard]] status skip_value(gguf_entry& entry) {
+        if (entry.type == gguf_value_type::string) {
+            std::string_view value;
+            FRUGAL_TRY(take_string(value, concat("the value of metadata key ", printable(entry.key))));
+            entry.count = value.size();
+            entry.offset = position_ - value.size();
+            return {};
+        }
+        if (entry.type == gguf_value_type::array) {
+            std::uint32_t element = 0;
+            FRUGAL_TRY(take(element, "an array's element type"));
+            if (element >= gguf_value_type_count)
+                return malformed("array ", printable(entry.key), " has unknown element type ", element, " (byte ", position_ - 4, ")");
+            entry.element_type = static_cast<gguf_value_type>(element);
+            if (entry.element_type == gguf_value_type::array)
+                return fail(errc::unsupported, name_, ": metadata key ", printable(entry.key), " is an array of arrays (byte ",
+                            position_ - 4, ")");
+            FRUGAL_TRY(take(entry.count, "an array's length"));
+        }
+        const bool strings = entry.element_type == gguf_value_type::string;
+        const std::uint64_t least = strings ? 8 : size_of(entry.element_type);
+        if (entry.count > remaining() / least)
+            return malformed("metadata key ", printable(entry.key), " at byte ", position_, " claims ", entry.count, " values of type ",
+                             to_string(entry.element_type), "; the file has ", remaining(), " bytes left");
+        entry.offset = position_;
+        if (strings) {
+            for (std::uint64_t i = 0; i < entry.count; ++i) {
+                const std::uint64_t start = position_;
+                std::uint64_t length = 0;
+                FRUGAL_TRY(take(length, "a string of an array"));
+                if (length > remaining())
+                    return malformed("string ", i, " of metadata key ", printable(entry.key), " at byte ", start, " claims ", length,
+                                     " bytes where the file has ", remaining(), " left");
+                position_ += length;
+            }
+            return {};
+        }
+        position_ += entry.count * least;
+        if (entry.element_type == gguf_value_type::boolean)
+            for (std::uint64_t at = entry.offset; at < position_; ++at)
+                if (load<std::uint8_t>(at) > 1)
+                    return malformed("metadata key ", printable(entry.key), " holds a bool that is neither 0 nor 1 at byte ", at);
+        return {};
+    }
+
+    [[nodiscard]] status read_alignment() {
+        constexpr std::string_view key = "general.alignment";
+        if (!has(key)) return {};
+        FRUGAL_TRY_ASSIGN(const std::uint32_t value, u32(key));
+        if (!std::has_single_bit(value)) return malformed(key, " is ", value, "; it must be a power of two");
+        alignment_ = value;
+        return {};
+    }
+
+    [[nodiscard]] status read_tensor(std::uint64_t index) {
+        const std::uint64_t start = position_;
+        gguf_tensor tensor;
+        FRUGAL_TRY(take_string(tensor.name, "a tensor name"));
+        if (tensor.name.empty()) return malformed("tensor ", index, " at byte ", start, " has an empty name");
+        FRUGAL_TRY(take(tensor.n_dims, "a tensor's number of dimensions"));
+        if (tensor.n_dims > tensor.dims.size())
+            return malformed("tensor ", printable(tensor.name), " has ", tensor.n_dims, " dimensions; at most 4 are allowed (byte ",
+                             position_ - 4, ")");
+        std::uint64_t elements = 1;
+        bool empty = false;
+        for (std::uint32_t i = 0; i < tensor.n_dims; ++i) {
+            FRUGAL_TRY(take(tensor.dims[i], "a tensor's dimensions"));
+            // A zero must not hide the overflow of the others, nor the order of the dims matter.
+            empty = empty || tensor.dims[i] == 0;
+            if (tensor.dims[i] > most_elements / elements)
+                return malformed("the dimensions of tensor ", printable(tensor.name), " overflow (byte ", position_ - 8, ")");
+            elements *= std::max<std::uint64_t>(tensor.dims[i], 1);
+        }
+        std::uint32_t type = 0;
+        FRUGAL_TRY(take(type, "a tensor's type"));
+        tensor.type = quant::type_id{type};
+        FRUGAL_TRY(take(tensor.offset, "a tensor's offset"));
+        if (tensor.offset % alignment_ != 0)
+            return malformed("tensor ", printable(tensor.name), " lies at offset ", tensor.offset, ", not a multiple of the alignment ",
+                             alignment_);
+        if (const auto* known = find_gguf_tensor_type(tensor.type)) {
+            if (tensor.dims[0] % known->block_size != 0)
+                return malformed("rows of tensor ", printable(tensor.name), " hold ", tensor.dims[0], " elements; type ", known->name,
+                                 " needs a multiple of ", known->block_size);
+            if (!empty && elements / known->block_size > most_elements / known->block_bytes)
+                return malformed("the size of tensor ", printable(tensor.name), " overflows");
+        }
+        if (!tensor_names_.emplace(tensor.name, tensors_.size()).second)
+            return malformed("tensor ", printable(tensor.name), " occurs twice; the second is at byte ", start);
+        tensors_.push_back(tensor);
+        return {};
+    }
+
+    /// Every tensor lies inside the data section, and no two share a byte.
+    [[nodiscard]] status check_placement() const {
+        struct extent {
+            std::uint64_t begin, size;
+            const gguf_tensor* tensor;
+        };
+        std::vector<extent> extents;
+        extents.reserve(tensors_.size());
+        for (const auto& tensor : tensors_) {
+            const bool known = find_gguf_tensor_type(tensor.type) != nullptr;
+            const std::uint64_t size = known ? *byte_size(tensor) : tensor.elements() == 0 ? 0 : 1;
+            FRUGAL_TRY(check_inside(tensor, size));
+            if (size != 0) extents.push_back({tensor.offset, size, &tensor});
+        }
+        std::sort(extents.begin(), extents.end(), [](const extent& a, const extent& b) { return a.begin < b.begin; });
+        for (std::size_t i = 1; i < extents.size(); ++i)
+            if (extents[i].begin - extents[i - 1].begin < extents[i - 1].size)
+                return malformed("tensors ", printable(extents[i - 1].tensor->name), " and ", printable(extents[i].tensor->name),
+                                 " overlap at offset ", extents[i].begin);
+        return {};
+    }
+    [[nodiscard]] status check_inside(const gguf_tensor& tensor, std::uint64_t size) const {
+        if (auto inside = bytes(tensor, size); !inside) return std::move(inside).error();
+        return {};
+    }
+
+    // Values -------------------------------------------------------------------------------------------------------------
+
+    [[nodiscard]] result<const gguf_entry*> entry_of(std::string_view key) const {
+        const auto* entry = find_entry(key);
+        if (entry == nullptr) return fail(errc::not_found, name_, ": no metadata key ", printable(key));
+        return entry;
+    }
+
+    [[nodiscard]] error wrong_type(const gguf_entry& entry, std::string_view wanted) const {
+        std::string found{to_string(entry.type)};
+        if (entry.type == gguf_value_type::array)
+            found = concat("array of ", entry.count, ' ', to_string(entry.element_type));
+        else if (entry.type == gguf_value_type::string)
+            found += concat(" ", printable(text(entry.offset, entry.count)));
+        else if (std::int64_t value = 0; convert(entry.type, entry.offset, value))
+            found += concat(" ", value);
+        return fail(errc::invalid_argument, name_, ": metadata key ", printable(entry.key), " is wanted as ", wanted,
+                    " but the file has ", found);
+    }
+
+    /// Whether the number of type `type` at `where` is, without loss, a `To` (floating point: f64 rounds to f32).
+    template <class To>
+    [[nodiscard]] bool convert(gguf_value_type type, std::uint64_t where, To& out) const noexcept {
+        const auto from = [&]<class From>(From value) {
+            if constexpr (std::is_integral_v<To> && !std::is_same_v<To, bool>) {
+                if (!std::in_range<To>(value)) return false;
+                out = static_cast<To>(value);
+                return true;
+            } else {
+                return false;
+            }
+        };
+        if constexpr (std::is_same_v<To, bool>) {
+            if (type != gguf_value_type::boolean) return false;
+            out = load<std::uint8_t>(where) != 0;
+            return true;
+        } else if constexpr (std::is_floating_point_v<To>) {
+            if (type == gguf_value_type::f32)
+                out = static_cast<To>(load<float>(where));
+            else if (type == gguf_value_type::f64)
+                out = static_cast<To>(load<double>(where));
+            else
+                return false;
+            return true;
+        }
+        switch (type) {
+            case gguf_value_type::u8: return from(load<std::uint8_t>(where));
+            case gguf_value_type::i8: return from(load<std::int8_t>(where));
+            case gguf_value_type::u16: return from(load<std::uint16_t>(where));
+            case gguf_value_type::i16: return from(load<std::int16_t>(where));
+            case gguf_value_type::u32: return from(load<std::uint32_t>(where));
+            case gguf_value_type::i32: return from(load<std::int32_t>(where));
+            case gguf_value_type::u64: return from(load<std::uint64_t>(where));
+            case gguf_value_type::i64: return from(load<std::int64_t>(where));
+            default: return false;
+        }
+    }
+
+    template <class T>
+    [[nodiscard]] result<T> scalar(std::string_view key, std::string_view wanted) const {
+        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
+        T value{};
+        if (!convert(entry->type, entry->offset, value)) return wrong_type(*entry, wanted);
+        return value;
+    }
+
+    template <class Visit>
+    [[nodiscard]] status each_element(const gguf_entry& entry, std::string_view wanted, Visit visit) const {
+        const std::uint64_t size = size_of(entry.element_type);
+        if (size == 0) return wrong_type(entry, wanted);
+        for (std::uint64_t i = 0; i < entry.count; ++i) FRUGAL_TRY(visit(entry.offset + i * size));
+        return {};
+    }
+
+    template <class T>
+    [[nodiscard]] result<std::vector<T>> list(std::string_view key, std::string_view wanted) const {
+        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
+        std::vector<T> out;
+        FRUGAL_TRY(each_element(*entry, wanted, [&](std::uint64_t where) -> status {
+            T value{};
+            if (!convert(entry->element_type, where, value)) return wrong_type(*entry, wanted);
+            out.push_back(value);
+            return {};
+        }));
+        return out;
+    }
+
+    static constexpr std::uint64_t most_elements = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+
+    mapped_file mapping_;
+    std::span<const std::byte> bytes_;
+    std::string name_;
+    std::uint32_t version_ = 0;
+    std::uint64_t position_ = 0, alignment_ = 32, data_start_ = 0;
+    std::vector<gguf_entry> entries_;
+    std::vector<gguf_tensor> tensors_;
+    std::unordered_map<std::string_view, std::size_t> keys_, tensor_names_;
+};
+
+}  // namespace io
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,89 @@
+#pragma once
+/// Type numbers of the GGUF format: value types of metadata, and block sizes of every tensor type known,
+/// also of those that no format of this library decodes.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "frugal/core/config.hpp"
+#include "frugal/quant/format.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace io {
+
+/// Type of a metadata value, with the number that files use.
+enum class gguf_value_type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+
+inline constexpr std::uint32_t gguf_value_type_count = 13;
+
+[[nodiscard]] constexpr std::string_view to_string(gguf_value_type type) noexcept {
+    constexpr std::array<std::string_view, gguf_value_type_count> names = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                                                           "bool", "string", "array", "u64", "i64", "f64"};
+    const auto index = static_cast<std::size_t>(type);
+    return index < names.size() ? names[index] : "?";
+}
+
+/// Bytes of one value; 0 for strings and arrays, whose size lies in the file.
+[[nodiscard]] constexpr std::size_t size_of(gguf_value_type type) noexcept {
+    constexpr std::array<std::size_t, gguf_value_type_count> sizes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    const auto index = static_cast<std::size_t>(type);
+    return index < sizes.size() ? sizes[index] : 0;
+}
+
+/// A tensor type: a row is cut into blocks of `block_size` elements, `block_bytes` bytes each.
+struct gguf_tensor_type {
+    std::uint32_t number;
+    std::uint32_t block_size, block_bytes;
+    std::string_view name;
+};
+
+inline constexpr std::array gguf_tensor_types = {
+    gguf_tensor_type{0, 1, 4, "f32"},
+    gguf_tensor_type{1, 1, 2, "f16"},
+    gguf_tensor_type{2, 32, 18, "q4_0"},
+    gguf_tensor_type{3, 32, 20, "q4_1"},
+    gguf_tensor_type{6, 32, 22, "q5_0"},
+    gguf_tensor_type{7, 32, 24, "q5_1"},
+    gguf_tensor_type{8, 32, 34, "q8_0"},
+    gguf_tensor_type{9, 32, 36, "q8_1"},
+    gguf_tensor_type{10, 256, 84, "q2_k"},
+    gguf_tensor_type{11, 256, 110, "q3_k"},
+    gguf_tensor_type{12, 256, 144, "q4_k"},
+    gguf_tensor_type{13, 256, 176, "q5_k"},
+    gguf_tensor_type{14, 256, 210, "q6_k"},
+    gguf_tensor_type{15, 256, 292, "q8_k"},
+    gguf_tensor_type{16, 256, 66, "iq2_xxs"},
+    gguf_tensor_type{17, 256, 74, "iq2_xs"},
+    gguf_tensor_type{18, 256, 98, "iq3_xxs"},
+    gguf_tensor_type{19, 256, 50, "iq1_s"},
+    gguf_tensor_type{20, 32, 18, "iq4_nl"},
+    gguf_tensor_type{21, 256, 110, "iq3_s"},
+    gguf_tensor_type{22, 256, 82, "iq2_s"},
+    gguf_tensor_type{23, 256, 136, "iq4_xs"},
+    gguf_tensor_type{24, 1, 1, "i8"},
+    gguf_tensor_type{25, 1, 2, "i16"},
+    gguf_tensor_type{26, 1, 4, "i32"},
+    gguf_tensor_type{27, 1, 8, "i64"},
+    gguf_tensor_type{28, 1, 8, "f64"},
+    gguf_tensor_type{29, 256, 56, "iq1_m"},
+    gguf_tensor_type{30, 1, 2, "bf16"},
+    gguf_tensor_type{34, 256, 54, "tq1_0"},
+    gguf_tensor_type{35, 256, 66, "tq2_0"},
+    gguf_tensor_type{39, 32, 17, "mxfp4"},
+    gguf_tensor_type{40, 64, 36, "nvfp4"},
+    gguf_tensor_type{41, 128, 18, "q1_0"},
+    gguf_tensor_type{42, 64, 18, "q2_0"},
+};
+
+/// The row of the table, or null for a number that is not known.
+[[nodiscard]] constexpr const gguf_tensor_type* find_gguf_tensor_type(quant::type_id type) noexcept {
+    for (const auto& entry : gguf_tensor_types)
+        if (entry.number == static_cast<std::uint32_t>(type)) return &entry;
+    return nullptr;
+}
+
+}  // namespace io
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,109 @@
+#pragma once
+/// Hyper-connections: several residual streams that are mixed into a block's input and fed with its output.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/ops/hyper_connection/hyper_connection.hpp"
+#include "frugal/ops/matmul/matmul.hpp"
+#include "frugal/ops/moe/grouped_matmul.hpp"
+#include "frugal/ops/norm/norm.hpp"
+#include "frugal/quant/weight.hpp"
+#include "frugal/tensor/view.hpp"
+#include "frugal/tensor/workspace.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace layer {
+
+struct hyper_connection_dims {
+    std::size_t hidden = 0, streams = 0, rank = 0;
+    float eps = 1e-6f;
+};
+
+/// norm: [streams * hidden]; down: [rank, streams * hidden]; up: [streams * hidden, rank]; inject: [streams, streams * hidden],
+/// empty in the model's final mixer.
+struct hyper_connection_weights {
+    std::span<const float> norm;
+    quant::weight_view down, up, inject;
+};
+
+/// One connection around one block, or the mixer at the end of the model. Rows of streams are [streams][hidden].
+/// Source: transformers `Qwen4ExpTextGatedResidual`.
+template <class NormWeight>
+struct hyper_connection {
+    using dims = hyper_connection_dims;
+    using weights = hyper_connection_weights;
+
+    /// Starts the streams as copies of the embedding. x: [rows, hidden]; streams: [rows, count * hidden].
+    template <device::cpu_target Device>
+    [[nodiscard]] static status expand(Device& dev, matrix_view<const float> x, matrix_view<float> streams) {
+        const std::size_t hidden = x.cols();
+        if (hidden == 0 || streams.rows() != x.rows() || streams.cols() % hidden != 0)
+            return fail(errc::shape_mismatch, "embedding [", x.rows(), ", ", hidden, "] into streams [", streams.rows(), ", ",
+                        streams.cols(), "]");
+        dev.run_ranges(x.rows(), 8, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t r = begin; r < end; ++r)
+                for (std::size_t c = 0; c < streams.cols(); c += hidden) std::copy_n(x.row(r), hidden, streams.row(r) + c);
+        });
+        return {};
+    }
+
+    /// Before the block. With n = grouped norm of the streams (each stream by itself):
+    /// mixed = mean over streams of sigmoid(up(silu(down(n) / streams))) * n;  injection = 2 * sigmoid(inject(n) / streams).
+    /// streams: [rows, streams * hidden], not changed; mixed: [rows, hidden], the block's input; injection: [rows, streams],
+    /// to be kept for `inject`. Errors: shape_mismatch, unsupported_format, out_of_memory.
+    template <quant::format_list Formats, device::cpu_target Device>
+    [[nodiscard]] static status mix(Device& dev, workspace& scratch, const dims& d, const weights& w,
+                                    matrix_view<const float> streams, matrix_view<float> mixed, matrix_view<float> injection) {
+        if (w.inject.rows != d.streams || injection.rows() != streams.rows() || injection.cols() != d.streams)
+            return fail(errc::shape_mismatch, d.streams, " streams with injection weights of ", w.inject.rows,
+                        " rows and injections [", injection.rows(), ", ", injection.cols(), "]");
+        return run<Formats>(dev, scratch, d, w, streams, mixed, &injection);
+    }
+
+    /// At the end of the model: the mix alone. There is no other final norm.
+    template <quant::format_list Formats, device::cpu_target Device>
+    [[nodiscard]] static status final_mix(Device& dev, workspace& scratch, const dims& d, const weights& w,
+                                          matrix_view<const float> streams, matrix_view<float> mixed) {
+        return run<Formats>(dev, scratch, d, w, streams, mixed, nullptr);
+    }
+
+    /// After the block: streams[s] += injection[s] * output. output: [rows, hidden].
+    template <device::cpu_target Device>
+    [[nodiscard]] static status inject(Device& dev, matrix_view<const float> injection, matrix_view<const float> output,
+                                       matrix_view<float> streams) {
+        return ops::add_to_streams(dev, injection, output, streams);
+    }
+
+private:
+    template <quant::format_list Formats, device::cpu_target Device>
+    [[nodiscard]] static status run(Device& dev, workspace& scratch, const dims& d, const weights& w,
+                                    matrix_view<const float> streams, matrix_view<float> mixed, matrix_view<float>* injection) {
+        const std::size_t rows = streams.rows(), all = d.streams * d.hidden;
+        if (d.streams == 0 || streams.cols() != all || mixed.rows() != rows || mixed.cols() != d.hidden)
+            return fail(errc::shape_mismatch, d.streams, " streams of ", d.hidden, " features: got [", rows, ", ", streams.cols(),
+                        "], mixed [", mixed.rows(), ", ", mixed.cols(), "]");
+        if (w.down.rows != d.rank || w.up.rows != all)
+            return fail(errc::shape_mismatch, "mix of rank ", d.rank, " with down of ", w.down.rows, " and up of ", w.up.rows, " rows");
+        workspace::scope scope(scratch);
+        FRUGAL_TRY_ASSIGN(auto normed, scratch.matrix(rows, all));
+        FRUGAL_TRY_ASSIGN(auto low, scratch.matrix(rows, d.rank));
+        FRUGAL_TRY_ASSIGN(auto gate, scratch.matrix(rows, all));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(dev, streams, w.norm, d.hidden, d.eps, normed));
+        const std::array<ops::matmul_product, 2> products = {
+            {{w.down, normed, low}, {w.inject, normed, injection == nullptr ? matrix_view<float>{} : *injection}}};
+        FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, std::span(products).first(injection == nullptr ? 1 : 2)));
+        const auto divisor = static_cast<float>(d.streams);
+        ops::divided_silu(dev, divisor, low);
+        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.up, low, gate));
+        if (injection != nullptr) ops::divided_double_sigmoid(dev, divisor, *injection);
+        return ops::gated_stream_mean(dev, gate, normed, d.streams, mixed);
+    }
+};
+
+}  // namespace layer
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,290 @@
+#pragma once
+/// Everything a model remembers of its sequences: recurrent states, caches, n-gram contexts and QSA layouts, kept in step.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "frugal/attention/batch.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/tensor/bytes.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace model {
+
+/// Several kinds of sequence states that move together: an operation succeeds on all of them or changes none.
+/// Models attention::sequence_state. `Part...` are the kinds; each may occur any number of times (once a layer).
+template <attention::sequence_state... Part>
+class combined_state {
+    using parts_type = std::tuple<std::vector<Part>...>;
+
+public:
+    using sequence_id = attention::sequence_id;
+
+    struct snapshot_type {
+        std::size_t length = 0;
+        std::tuple<std::vector<typename Part::snapshot_type>...> parts;
+    };
+
+    /// `parts` hold at least `sequences` sequences each, all empty.
+    combined_state(std::size_t sequences, std::vector<Part>... parts)
+        : parts_(std::move(parts)...), sequences_(sequences) {}
+
+    [[nodiscard]] std::size_t sequences() const noexcept { return sequences_.size(); }
+    /// Tokens held by a sequence.
+    [[nodiscard]] std::size_t length(sequence_id s) const noexcept { return sequences_[index(s)].length; }
+
+    /// All states of one kind, in the order of their layers.
+    template <class P>
+    [[nodiscard]] std::vector<P>& parts() noexcept {
+        return std::get<std::vector<P>>(parts_);
+    }
+    template <class P>
+    [[nodiscard]] const std::vector<P>& parts() const noexcept {
+        return std::get<std::vector<P>>(parts_);
+    }
+
+    [[nodiscard]] status reserve(sequence_id s, std::size_t n) {
+        FRUGAL_TRY(check(s));
+        return each([&](auto& part) { return part.reserve(s, n); });
+    }
+
+    /// The sequence as it is. Refused (unsupported) while drafted tokens wait for a verdict: a snapshot of unverified
+    /// tokens would later be restored as if they had been accepted.
+    [[nodiscard]] result<snapshot_type> snapshot(sequence_id s) const {
+        FRUGAL_TRY(check(s));
+        FRUGAL_TRY(no_draft(s, "snapshot"));
+        return take(s);
+    }
+
+    /// Errors leave the sequence as it was.
+    [[nodiscard]] status restore(sequence_id s, const snapshot_type& snapshot) {
+        FRUGAL_TRY(check_range(s));
+        if (!fits(snapshot, std::index_sequence_for<Part...>{}))
+            return fail(errc::shape_mismatch, "the snapshot belongs to a model with other layers");
+        FRUGAL_TRY_ASSIGN(const auto before, take(s));
+        if (status done = put(s, snapshot, std::index_sequence_for<Part...>{}); !done) {
+            if (status undone = put(s, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(s)].broken = true;
+            return done;
+        }
+        sequences_[index(s)] = {snapshot.length, no_draft_mark, false};
+        return {};
+    }
+
+    [[nodiscard]] bool can_rollback(sequence_id s, std::size_t n) const {
+        if (!check(s) || n > length(s)) return false;
+        return std::apply([&](const auto&... kind) { return (all_can_rollback(kind, s, n) && ...); }, parts_);
+    }
+
+    /// Undoes the last n tokens in every layer, or returns cannot_rollback with nothing changed.
+    [[nodiscard]] status rollback(sequence_id s, std::size_t n) {
+        FRUGAL_TRY(check(s));
+        if (n > length(s))
+            return fail(errc::cannot_rollback, "sequence ", static_cast<int>(s), " holds ", length(s), " tokens; cannot undo ", n);
+        if (!can_rollback(s, n))
+            return fail(errc::cannot_rollback, "sequence ", static_cast<int>(s), " keeps no checkpoint ", n,
+                        " tokens back; create the state with more checkpoints, or restore a snapshot");
+        FRUGAL_TRY(each([&](auto& part) { return part.rollback(s, n); }));
+        auto& sequence = sequences_[index(s)];
+        sequence.length -= n;
+        if (sequence.draft_start != no_draft_mark && sequence.length < sequence.draft_start) sequence.draft_start = sequence.length;
+        return {};
+    }
+
+    [[nodiscard]] status copy(sequence_id from, sequence_id to) {
+        FRUGAL_TRY(check(from));
+        FRUGAL_TRY(check_range(to));
+        FRUGAL_TRY(no_draft(from, "copy"));
+        if (from == to) return {};
+        FRUGAL_TRY_ASSIGN(const auto before, take(to));
+        if (status done = each([&](auto& part) { return part.copy(from, to); }); !done) {
+            if (status undone = put(to, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(to)].broken = true;
+            return done;
+        }
+        sequences_[index(to)] = {length(from), no_draft_mark, false};
+        return {};
+    }
+
+    /// As never used, whatever it held before.
+    void clear(sequence_id s) {
+        if (!check_range(s)) return;
+        std::apply([&](auto&... kind) { (clear_all(kind, s), ...); }, parts_);
+        sequences_[index(s)] = {};
+    }
+
+    void save(sequence_id s, byte_writer& out) const {
+        out.write(magic);
+        out.write(static_cast<std::uint64_t>(length(s)));
+        std::apply([&](const auto&... kind) { (save_all(kind, s, out), ...); }, parts_);
+    }
+
+    /// Errors leave the sequence as it was.
+    [[nodiscard]] status load(sequence_id s, byte_reader& in) {
+        FRUGAL_TRY(check_range(s));
+        FRUGAL_TRY_ASSIGN(const auto before, take(s));
+        std::uint64_t tokens = 0;
+        status done = read_all(s, in, tokens);
+        if (!done) {
+            if (status undone = put(s, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(s)].broken = true;
+            return done;
+        }
+        sequences_[index(s)] = {static_cast<std::size_t>(tokens), no_draft_mark, false};
+        return {};
+    }
+
+    /// From now on, tokens of this sequence are drafts: `accept` keeps some of them and undoes the rest.
+    [[nodiscard]] status begin_draft(sequence_id s) {
+        FRUGAL_TRY(check(s));
+        FRUGAL_TRY(no_draft(s, "begin another draft"));
+        sequences_[index(s)].draft_start = length(s);
+        return {};
+    }
+    /// Keeps the first n drafted tokens, rolls the others back and ends the draft. Errors: invalid_argument, cannot_rollback.
+    [[nodiscard]] status accept(sequence_id s, std::size_t n) {
+        FRUGAL_TRY(check(s));
+        const auto& sequence = sequences_[index(s)];
+        if (sequence.draft_start == no_draft_mark)
+            return fail(errc::invalid_argument, "sequence ", static_cast<int>(s), " has no draft to accept");
+        const std::size_t drafted = sequence.length - sequence.draft_start;
+        if (n > drafted) return fail(errc::invalid_argument, "cannot accept ", n, " of ", drafted, " drafted tokens");
+        if (drafted != n) FRUGAL_TRY(rollback(s, drafted - n));
+        sequences_[index(s)].draft_start = no_draft_mark;
+        return {};
+    }
+
+    /// The forward pass calls this when all layers have taken n tokens.
+    void advance(sequence_id s, std::size_t n) noexcept { sequences_[index(s)].length += n; }
+    /// The forward pass calls this when it failed midway: the layers are out of step, and only clear, restore, load or a
+    /// copy from another sequence makes the sequence usable again.
+    void mark_broken(sequence_id s) noexcept { sequences_[index(s)].broken = true; }
+    /// Whether a sequence may be used. Errors: invalid_argument.
+    [[nodiscard]] status check(sequence_id s) const {
+        FRUGAL_TRY(check_range(s));
+        if (sequences_[index(s)].broken)
+            return fail(errc::invalid_argument, "sequence ", static_cast<int>(s),
+                        " was left halfway by a failed forward pass; clear or restore it first");
+        return {};
+    }
+
+private:
+    static constexpr std::uint64_t magic = 0x31'65'74'61'74'73'67'66;  // "fgstate1"
+    static constexpr std::size_t no_draft_mark = static_cast<std::size_t>(-1);
+
+    struct sequence_info {
+        std::size_t length = 0;
+        std::size_t draft_start = no_draft_mark;
+        bool broken = false;
+    };
+
+    [[nodiscard]] static std::size_t index(sequence_id s) noexcept { return static_cast<std::size_t>(s); }
+
+    [[nodiscard]] status check_range(sequence_id s) const {
+        if (static_cast<std::int64_t>(s) < 0 || index(s) >= sequences_.size())
+            return fail(errc::invalid_argument, "sequence ", static_cast<int>(s), " is not one of ", sequences_.size());
+        return {};
+    }
+    [[nodiscard]] status no_draft(sequence_id s, const char* what) const {
+        if (sequences_[index(s)].draft_start != no_draft_mark)
+            return fail(errc::unsupported, "cannot ", what, ": sequence ", static_cast<int>(s),
+                        " holds drafted tokens; accept them first");
+        return {};
+    }
+
+    template <class F>
+    [[nodiscard]] status each(F&& f) {
+        status out;
+        const auto kind = [&](auto& list) {
+            for (auto& part : list) {
+                if (!out) return;
+                out = f(part);
+            }
+        };
+        std::apply([&](auto&... list) { (kind(list), ...); }, parts_);
+        return out;
+    }
+
+    template <class P>
+    [[nodiscard]] static bool all_can_rollback(const std::vector<P>& kind, sequence_id s, std::size_t n) {
+        for (const P& part : kind)
+            if (!part.can_rollback(s, n)) return false;
+        return true;
+    }
+    template <class P>
+    static void clear_all(std::vector<P>& kind, sequence_id s) {
+        for (P& part : kind) part.clear(s);
+    }
+    template <class P>
+    static void save_all(const std::vector<P>& kind, sequence_id s, byte_writer& out) {
+        out.write(static_cast<std::uint64_t>(kind.size()));
+        for (const P& part : kind) part.save(s, out);
+    }
+
+    [[nodiscard]] status read_all(sequence_id s, byte_reader& in, std::uint64_t& tokens) {
+        std::uint64_t found = 0;
+        FRUGAL_TRY(in.read(found));
+        if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved sequence state");
+        FRUGAL_TRY(in.read(tokens));
+        status out;
+        const auto kind = [&](auto& list) {
+            std::uint64_t count = 0;
+            if (out) out = in.read(count);
+            if (out && count != list.size())
+                out = fail(errc::shape_mismatch, "saved state has ", count, " layers of a kind where the model has ", list.size());
+            for (auto& part : list) {
+                if (!out) return;
+                out = part.load(s, in);
+                if (out && part.length(s) != tokens)
+                    out = fail(errc::malformed_file, "saved state disagrees with itself: ", part.length(s), " and ", tokens, " tokens");
+            }
+        };
+        std::apply([&](auto&... list) { (kind(list), ...); }, parts_);
+        return out;
+    }
+
+    [[nodiscard]] result<snapshot_type> take(sequence_id s) const {
+        snapshot_type out;
+        out.length = length(s);
+        FRUGAL_TRY(take_kinds(s, out, std::index_sequence_for<Part...>{}));
+        return out;
+    }
+    template <std::size_t... I>
+    [[nodiscard]] status take_kinds(sequence_id s, snapshot_type& out, std::index_sequence<I...>) const {
+        status done;
+        const auto kind = [&](const auto& list, auto& snapshots) {
+            for (const auto& part : list) {
+                if (!done) return;
+                auto one = part.snapshot(s);
+                if (one)
+                    snapshots.push_back(*std::move(one));
+                else
+                    done = std::move(one).error();
+            }
+        };
+        (kind(std::get<I>(parts_), std::get<I>(out.parts)), ...);
+        return done;
+    }
+    template <std::size_t... I>
+    [[nodiscard]] bool fits(const snapshot_type& snapshot, std::index_sequence<I...>) const {
+        return ((std::get<I>(parts_).size() == std::get<I>(snapshot.parts).size()) && ...);
+    }
+    template <std::size_t... I>
+    [[nodiscard]] status put(sequence_id s, const snapshot_type& snapshot, std::index_sequence<I...>) {
+        status done;
+        const auto kind = [&](auto& list, const auto& snapshots) {
+            for (std::size_t i = 0; i < list.size() && done; ++i) done = list[i].restore(s, snapshots[i]);
+        };
+        (kind(std::get<I>(parts_), std::get<I>(snapshot.parts)), ...);
+        return done;
+    }
+
+    parts_type parts_;
+    std::vector<sequence_info> sequences_;
+};
+
+}  // namespace model
+
+FRUGAL_NAMESPACE_END

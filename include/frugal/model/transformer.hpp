@@ -1,0 +1,316 @@
+#pragma once
+/// The forward pass of the whole model family: embedding, decoder layers, final norm or mixer, language model head.
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "frugal/attention/batch.hpp"
+#include "frugal/attention/full/full.hpp"
+#include "frugal/attention/gdn/gdn.hpp"
+#include "frugal/attention/qsa/qsa.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/layer/dense_ffn.hpp"
+#include "frugal/layer/hyper_connection.hpp"
+#include "frugal/layer/moe.hpp"
+#include "frugal/layer/ngram_embedding.hpp"
+#include "frugal/model/config.hpp"
+#include "frugal/model/convention.hpp"
+#include "frugal/model/spec.hpp"
+#include "frugal/model/state.hpp"
+#include "frugal/model/weights.hpp"
+#include "frugal/ops/elementwise/elementwise.hpp"
+#include "frugal/ops/embedding/embedding.hpp"
+#include "frugal/ops/matmul/matmul.hpp"
+#include "frugal/ops/norm/norm.hpp"
+#include "frugal/policies.hpp"
+#include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/tensor/workspace.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace model {
+
+/// Tokens of one forward pass.
+struct token_batch {
+    std::span<const std::int32_t> tokens;
+    std::span<const attention::segment> segments;              ///< cover all tokens, at most one a sequence
+    std::span<const attention::rope_position> positions = {};  ///< one a token; empty: text, position = index in the sequence
+    std::span<const std::size_t> logit_rows = {};              ///< tokens whose logits are wanted, ascending
+};
+
+/// Limits of the state that a model makes.
+struct state_options {
+    std::size_t sequences = 1;
+    std::size_t max_tokens = 0;   ///< a sequence; 0: the model's context length
+    std::size_t checkpoints = 0;  ///< most recent tokens that rollback can undo in recurrent layers
+};
+
+/// Sees the residual stream after the embedding (layer = -1) and after each layer; the default sees nothing.
+struct no_observer {
+    void operator()(std::ptrdiff_t, matrix_view<const float>) const noexcept {}
+};
+
+/// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say.
+template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
+class transformer {
+public:
+    using spec = Spec;
+    using formats = typename Policies::formats;
+    using device_type = typename Policies::device;
+    using norm_weight = typename Convention::norm_weight;
+    using gdn_variant = attention::gdn<typename Convention::head_pairing, typename Spec::gdn_gate>;
+    static constexpr bool sparse = Spec::attention == attention_kind::qsa;
+    using attention_variant = std::conditional_t<sparse, attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight>,
+                                                 attention::full<norm_weight>>;
+    using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
+    using state = combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
+
+    /// Takes over sizes and weights; the file behind the weights' views must outlive the model. Errors: as validate().
+    [[nodiscard]] static result<transformer> create(config sizes, weights bound) {
+        FRUGAL_TRY(validate<Spec>(sizes));
+        if (bound.layers.size() != sizes.layers.size())
+            return fail(errc::shape_mismatch, "weights of ", bound.layers.size(), " layers for a model of ", sizes.layers.size());
+        return transformer(std::move(sizes), std::move(bound));
+    }
+
+    [[nodiscard]] const config& sizes() const noexcept { return config_; }
+
+    /// An empty state. Errors: invalid_argument, out_of_memory.
+    [[nodiscard]] result<state> make_state(state_options options) const {
+        if (options.sequences == 0) return fail(errc::invalid_argument, "a state needs at least one sequence");
+        const std::size_t most = options.max_tokens == 0 ? config_.context_length : options.max_tokens;
+        std::vector<typename gdn_variant::state> recurrent;
+        std::vector<typename attention_variant::state> caches;
+        std::vector<layer::ngram_state> ngrams;
+        std::vector<layouts_type> layouts;
+        for (const layer_kind kind : config_.layers) {
+            if (kind == layer_kind::gdn) {
+                FRUGAL_TRY_ASSIGN(auto one, gdn_variant::state::create(gdn_dims_, options.sequences, options.checkpoints));
+                recurrent.push_back(std::move(one));
+                continue;
+            }
+            FRUGAL_TRY_ASSIGN(auto one, attention_variant::create_state(attention_dims_, options.sequences, most));
+            caches.push_back(std::move(one));
+        }
+        if constexpr (Spec::ngram_embedding)
+            for (std::size_t i = 0; i < config_.ngrams.size(); ++i) {
+                FRUGAL_TRY_ASSIGN(auto one, layer::ngram_state::create(ngram_dims_[i], options.sequences, options.checkpoints));
+                ngrams.push_back(std::move(one));
+            }
+        if constexpr (sparse) {
+            const std::vector<std::size_t> ratios(caches.size(), Spec::qsa_ratio);
+            FRUGAL_TRY_ASSIGN(auto one, layouts_type::create(ratios, options.sequences));
+            layouts.push_back(std::move(one));
+        }
+        return state(options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams), std::move(layouts));
+    }
+
+    /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
+    /// logits: [batch.logit_rows.size(), vocabulary]. The bits of a row depend only on its sequence's tokens, not on how they
+    /// are split into calls, on other sequences of the batch, or on threads.
+    /// Errors: invalid_argument (token or segment out of range), context_overflow and out_of_memory with nothing changed;
+    /// an error from inside a layer (not_finite) leaves the batch's sequences unusable until cleared or restored.
+    template <class Observer = no_observer>
+    [[nodiscard]] status forward(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
+                                 matrix_view<float> logits, Observer&& observe = {}) const {
+        std::vector<attention::rope_position> text;
+        FRUGAL_TRY_ASSIGN(const attention::batch rows, check(sequences, input, logits, text));
+        if (rows.rows() == 0) return {};
+        for (const attention::segment& s : input.segments)
+            if (s.sequence != attention::sequence_id::padding) FRUGAL_TRY(sequences.reserve(s.sequence, s.count));
+        workspace::scope scope(scratch);
+        status done = run(dev, scratch, sequences, input, rows, logits, observe);
+        for (const attention::segment& s : input.segments) {
+            if (s.sequence == attention::sequence_id::padding) continue;
+            if (done)
+                sequences.advance(s.sequence, s.count);
+            else
+                sequences.mark_broken(s.sequence);
+        }
+        if (done) dev.counters().add(counter::tokens, rows.rows());
+        return done;
+    }
+
+private:
+    transformer(config sizes, weights bound) : config_(std::move(sizes)), weights_(std::move(bound)) {
+        rope_ = std::make_unique<ops::rope_table>(
+            ops::rope_table::make(config_.rope_theta, config_.rotary_dim, config_.rope_sections));
+        gdn_dims_ = {config_.hidden, config_.key_heads, config_.value_heads, config_.key_dim,
+                     config_.value_dim, config_.conv_kernel, config_.rms_epsilon};
+        attention_dims_.hidden = config_.hidden;
+        attention_dims_.heads = config_.heads;
+        attention_dims_.kv_heads = config_.kv_heads;
+        attention_dims_.head_dim = config_.head_dim;
+        attention_dims_.eps = config_.rms_epsilon;
+        attention_dims_.rope = rope_.get();
+        if constexpr (sparse) {
+            attention_dims_.index_heads = config_.index_heads;
+            attention_dims_.index_dim = config_.index_dim;
+            attention_dims_.budget = config_.index_budget;
+        }
+        hyper_dims_ = {config_.hidden, config_.streams, config_.mix_rank, config_.rms_epsilon};
+        if constexpr (Spec::ngram_embedding)
+            for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(m));
+    }
+
+    [[nodiscard]] layer::ngram_dims make_ngram_dims(const ngram_module& m) const {
+        layer::ngram_dims d;
+        d.hidden = config_.hidden;
+        d.streams = config_.streams;
+        d.eps = config_.rms_epsilon;
+        d.row = config_.ngram_row;
+        d.conv_kernel = config_.ngram_conv_kernel;
+        d.hash = m.hash;
+        return d;
+    }
+
+    /// All checks that can fail before anything changes; the positions are made here for text.
+    [[nodiscard]] result<attention::batch> check(const state& sequences, const token_batch& input, matrix_view<float> logits,
+                                                 std::vector<attention::rope_position>& text) const {
+        if (!input.positions.empty() && input.positions.size() != input.tokens.size())
+            return fail(errc::invalid_argument, input.positions.size(), " positions for ", input.tokens.size(), " tokens");
+        if (logits.rows() != input.logit_rows.size() || (logits.rows() != 0 && logits.cols() != config_.vocabulary))
+            return fail(errc::shape_mismatch, "logits are [", logits.rows(), ", ", logits.cols(), "]; [", input.logit_rows.size(),
+                        ", ", config_.vocabulary, "] are needed");
+        for (const std::size_t row : input.logit_rows)
+            if (row >= input.tokens.size())
+                return fail(errc::invalid_argument, "logits of row ", row, " asked of a batch of ", input.tokens.size());
+        for (const std::int32_t token : input.tokens)
+            if (token < 0 || static_cast<std::size_t>(token) >= config_.vocabulary)
+                return fail(errc::invalid_argument, "token ", token, " is not in the vocabulary of ", config_.vocabulary);
+        if (input.positions.empty()) text.resize(input.tokens.size());
+        const attention::batch rows{input.segments, input.positions.empty() ? std::span<const attention::rope_position>(text)
+                                                                             : input.positions};
+        FRUGAL_TRY(attention::validate(rows, sequences.sequences()));
+        for (const attention::segment& s : input.segments) {
+            if (s.sequence == attention::sequence_id::padding) continue;
+            FRUGAL_TRY(sequences.check(s.sequence));
+            if (!input.positions.empty()) continue;
+            const std::size_t start = sequences.length(s.sequence);
+            if (start + s.count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+                return fail(errc::context_overflow, "positions beyond 2^31 - 1");
+            for (std::size_t i = 0; i < s.count; ++i) {
+                const auto position = static_cast<std::int32_t>(start + i);
+                text[s.first + i] = {position, position, position};
+            }
+        }
+        return rows;
+    }
+
+    template <class Observer>
+    [[nodiscard]] status run(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
+                             const attention::batch& rows, matrix_view<float> logits, Observer& observe) const {
+        const std::size_t n = rows.rows(), hidden = config_.hidden, width = config_.streams * hidden;
+        FRUGAL_TRY_ASSIGN(const auto stream, scratch.matrix(n, width));
+        FRUGAL_TRY_ASSIGN(const auto mixed, scratch.matrix(n, hidden));
+        FRUGAL_TRY_ASSIGN(const auto branch, scratch.matrix(n, hidden));
+        const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
+        if constexpr (Spec::residual == residual_kind::plain) {
+            FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, stream));
+        } else {
+            FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, mixed));
+            FRUGAL_TRY(layer::hyper_connection<norm_weight>::expand(dev, mixed, stream));
+        }
+        observe(std::ptrdiff_t{-1}, matrix_view<const float>(stream));
+
+        auto& recurrent = sequences.template parts<typename gdn_variant::state>();
+        auto& caches = sequences.template parts<typename attention_variant::state>();
+        auto& ngrams = sequences.template parts<layer::ngram_state>();
+        auto& layouts = sequences.template parts<layouts_type>();
+        if constexpr (sparse) FRUGAL_TRY(layouts.front().append(rows, dev.counters()));
+
+        std::size_t next_recurrent = 0, next_cache = 0;
+        for (std::size_t i = 0; i < config_.layers.size(); ++i) {
+            const layer_weights& w = weights_.layers[i];
+            if constexpr (Spec::ngram_embedding)
+                for (std::size_t m = 0; m < config_.ngrams.size(); ++m) {
+                    if (config_.ngrams[m].layer != i) continue;
+                    workspace::scope inner(scratch);
+                    FRUGAL_TRY_ASSIGN(const auto added, scratch.matrix(n, width));
+                    FRUGAL_TRY(layer::ngram_embedding<norm_weight>::template forward<formats>(
+                        dev, scratch, ngram_dims_[m], weights_.ngrams[m], ngrams[m], rows, ids, stream, added));
+                    FRUGAL_TRY(ops::add(dev, added, stream));
+                }
+            const auto attend = [&]() -> status {
+                if (config_.layers[i] == layer_kind::gdn)
+                    return gdn_variant::template forward<formats>(dev, scratch, gdn_dims_, w.gdn, recurrent[next_recurrent++], rows,
+                                                                  mixed, branch);
+                const std::size_t c = next_cache++;
+                if constexpr (sparse) {
+                    auto dims = attention_dims_;
+                    if (config_.qsa_ratios[i] == 0) dims.budget = dense_budget;
+                    return attention_variant::template forward<formats>(dev, scratch, dims, w.attention, caches[c], rows,
+                                                                        layouts.front().of_layer(c), mixed, branch);
+                } else {
+                    return attention_variant::template forward<formats>(dev, scratch, attention_dims_, w.attention, caches[c], rows,
+                                                                        mixed, branch);
+                }
+            };
+            const auto feed_forward = [&]() -> status {
+                if constexpr (Spec::feed_forward == feed_forward_kind::dense)
+                    return layer::dense_ffn<formats>(dev, scratch, w.dense, mixed, branch);
+                else
+                    return layer::moe<formats>(dev, scratch,
+                                               {config_.experts, config_.experts_used, config_.renormalise_experts}, w.moe, mixed,
+                                               branch);
+            };
+            FRUGAL_TRY(block(dev, scratch, w.attention_norm, w.attention_hyper_connection, stream, mixed, branch, attend));
+            FRUGAL_TRY(block(dev, scratch, w.ffn_norm, w.ffn_hyper_connection, stream, mixed, branch, feed_forward));
+            observe(static_cast<std::ptrdiff_t>(i), matrix_view<const float>(stream));
+        }
+        return head(dev, scratch, input.logit_rows, stream, logits);
+    }
+
+    /// One block between the residual stream's way out and back in.
+    template <class Block>
+    [[nodiscard]] status block(device_type& dev, workspace& scratch, std::span<const float> norm,
+                               const layer::hyper_connection_weights& hyper, matrix_view<float> stream, matrix_view<float> mixed,
+                               matrix_view<float> branch, Block&& body) const {
+        workspace::scope scope(scratch);
+        if constexpr (Spec::residual == residual_kind::plain) {
+            FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, stream, norm, config_.rms_epsilon, mixed));
+            FRUGAL_TRY(body());
+            return ops::add(dev, branch, stream);
+        } else {
+            FRUGAL_TRY_ASSIGN(const auto injection, scratch.matrix(stream.rows(), config_.streams));
+            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template mix<formats>(dev, scratch, hyper_dims_, hyper, stream, mixed,
+                                                                                   injection));
+            FRUGAL_TRY(body());
+            return layer::hyper_connection<norm_weight>::inject(dev, injection, branch, stream);
+        }
+    }
+
+    [[nodiscard]] status head(device_type& dev, workspace& scratch, std::span<const std::size_t> wanted, matrix_view<float> stream,
+                              matrix_view<float> logits) const {
+        if (wanted.empty()) return {};
+        FRUGAL_TRY_ASSIGN(const auto picked, scratch.matrix(wanted.size(), stream.cols()));
+        FRUGAL_TRY_ASSIGN(const auto final, scratch.matrix(wanted.size(), config_.hidden));
+        for (std::size_t i = 0; i < wanted.size(); ++i)
+            for (std::size_t j = 0; j < stream.cols(); ++j) picked(i, j) = stream(wanted[i], j);
+        if constexpr (Spec::residual == residual_kind::plain)
+            FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, picked, weights_.output_norm, config_.rms_epsilon, final));
+        else
+            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template final_mix<formats>(
+                dev, scratch, hyper_dims_, weights_.output_hyper_connection, picked, final));
+        return ops::matmul<formats>(dev, scratch, weights_.head, final, logits);
+    }
+
+    static constexpr std::size_t dense_budget = std::numeric_limits<std::size_t>::max() / 2;
+
+    config config_;
+    weights weights_;
+    std::unique_ptr<ops::rope_table> rope_;  // attention_dims_ points to it; its address survives moves of the model
+    attention::gdn_dims gdn_dims_{};
+    typename attention_variant::dims attention_dims_{};
+    layer::hyper_connection_dims hyper_dims_{};
+    std::vector<layer::ngram_dims> ngram_dims_;
+};
+
+}  // namespace model
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,165 @@
+#pragma once
+/// Softmax attention of a batch of queries over cached keys and values, all of them or those of an index list.
+/// Source of the online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867).
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/ops/attention/attention_cpu.hpp"
+#include "frugal/tensor/view.hpp"
+#include "frugal/tensor/workspace.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops {
+
+/// What one row of queries attends to: the first `visible` keys of `list`, or of the sequence if `list` is null.
+template <class Scalar>
+struct attention_row {
+    const key_value_view<Scalar>* cache = nullptr;  ///< null: nothing
+    const std::uint32_t* list = nullptr;            ///< ranks of keys
+    std::size_t visible = 0;
+};
+
+/// Heads of an attention. Query head h reads key-value head h / (heads / kv_heads).
+struct attention_heads {
+    std::size_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+namespace detail {
+
+/// Most rows of a tile, which read each key once: enough to hide the reading, few enough to stay in the first cache.
+inline constexpr std::size_t attention_tile_rows = 8;
+
+/// Consecutive rows over one sequence; a row with a list of its own stands alone.
+struct attention_rows {
+    std::size_t first = 0, count = 0, keys = 0;  // keys: the most that a row of the tile sees
+};
+
+}  // namespace detail
+
+/// y[r][h] = sum over the keys t that row r sees of softmax_t(scale * q[r][h] . k[t]) * v[t], in f32.
+/// q: [rows, heads * stride] with stride >= head_dim: head h begins at feature h * (q.cols() / heads). y: [rows, heads *
+/// head_dim]. A row that sees nothing becomes 0. The bits of a row depend on its own query and list alone: a list that
+/// names every key gives the same as no list. Scratch: a few partial rows a thread, never a matrix of scores.
+/// Errors: shape_mismatch, out_of_memory.
+template <device::cpu_target Device, class Scalar>
+[[nodiscard]] status attention(Device& dev, workspace& scratch, matrix_view<const float> q, const attention_heads& shape,
+                               float scale, std::span<const attention_row<Scalar>> rows, matrix_view<float> y) {
+    using isa = typename Device::isa;
+    if (shape.heads == 0 || shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || q.cols() % shape.heads != 0 ||
+        q.cols() / shape.heads < shape.head_dim || y.cols() != shape.heads * shape.head_dim || q.rows() != rows.size() ||
+        y.rows() != rows.size())
+        return fail(errc::shape_mismatch, "attention of q [", q.rows(), ", ", q.cols(), "] as ", shape.heads, " heads of ",
+                    shape.head_dim, " features over ", shape.kv_heads, " key-value heads, with ", rows.size(),
+                    " rows to see, into y [", y.rows(), ", ", y.cols(), "]");
+    if (rows.empty()) return {};
+    workspace::scope scope(scratch);
+    const std::size_t group = shape.heads / shape.kv_heads;
+    const std::size_t head_stride = q.cols() / shape.heads;
+    const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
+    const std::size_t partial = ops::cpu::attention_partial(shape.head_dim);
+
+    FRUGAL_TRY_ASSIGN(auto visible, scratch.array<std::size_t>(rows.size()));
+    std::size_t most = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        visible[r] = rows[r].cache != nullptr ? rows[r].visible : 0;
+        most = visible[r] > most ? visible[r] : most;
+    }
+    // With few rows and many keys the spans of a row go to different threads; the partial results are the same.
+    const bool by_span = rows.size() * shape.kv_heads < threads && most > ops::cpu::attention_span;
+    const std::size_t share = rows.size() * shape.kv_heads / threads;  // narrower tiles where threads would get none
+    const std::size_t tile_rows = share < 1 ? 1 : (share < detail::attention_tile_rows ? share : detail::attention_tile_rows);
+    FRUGAL_TRY_ASSIGN(auto tiles, scratch.array<detail::attention_rows>(rows.size()));
+    std::size_t tile_count = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const attention_row<Scalar>& row = rows[r];
+        if (tile_count != 0) {
+            detail::attention_rows& last = tiles[tile_count - 1];
+            const attention_row<Scalar>& head = rows[last.first];
+            if (last.count < tile_rows && row.list == nullptr && head.list == nullptr && row.cache == head.cache) {
+                ++last.count;
+                last.keys = visible[r] > last.keys ? visible[r] : last.keys;
+                continue;
+            }
+        }
+        tiles[tile_count++] = {r, 1, visible[r]};
+    }
+    const auto tile_of = [&](const detail::attention_rows& range, std::size_t kv_head) {
+        const attention_row<Scalar>& head = rows[range.first];
+        return ops::cpu::attention_tile<Scalar>{
+            q.row(range.first) + kv_head * group * head_stride, q.stride(), head_stride, range.count, group, shape.head_dim, scale,
+            head.cache != nullptr ? *head.cache : key_value_view<Scalar>{}, kv_head * shape.head_dim, head.list,
+            visible.data() + range.first};
+    };
+    const auto spans_of = [](std::size_t keys) {
+        return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
+    };
+    const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out) {
+        const std::size_t begin = span * ops::cpu::attention_span, end = begin + ops::cpu::attention_span;
+        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out);
+    };
+    const auto finish = [&](const detail::attention_rows& range, std::size_t kv_head, const float* from) {
+        ops::cpu::finish_attention<isa>(from, range.count, group, shape.head_dim,
+                                        y.row(range.first) + kv_head * group * shape.head_dim, y.stride());
+    };
+
+    if (!by_span) {
+        const std::size_t tasks = tile_count * shape.kv_heads;
+        const std::size_t parts = tasks < threads ? tasks : threads;
+        FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(parts * 2, tile_rows * group * partial));
+        dev.run(parts, [&](std::size_t part) {
+            // Every parts-th task: later rows see more, so neighbours go to different parts.
+            for (std::size_t task = part; task < tasks; task += parts) {
+                const detail::attention_rows& range = tiles[task / shape.kv_heads];
+                const std::size_t kv_head = task % shape.kv_heads;
+                const auto tile = tile_of(range, kv_head);
+                float* sum = partials.row(part * 2);
+                attend(tile, range.keys, 0, sum);
+                for (std::size_t span = 1; span < spans_of(range.keys); ++span) {
+                    attend(tile, range.keys, span, partials.row(part * 2 + 1));
+                    ops::cpu::merge_attention<isa>(sum, partials.row(part * 2 + 1), range.count * group, shape.head_dim);
+                }
+                finish(range, kv_head, sum);
+            }
+        });
+        return {};
+    }
+    const std::size_t pieces = spans_of(most);  // of every row and key-value head; short rows leave some unused
+    FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(tile_count * shape.kv_heads * pieces, group * partial));
+    dev.run(partials.rows(), [&](std::size_t piece) {
+        const detail::attention_rows& range = tiles[piece / pieces / shape.kv_heads];
+        if (piece % pieces < spans_of(range.keys))
+            attend(tile_of(range, piece / pieces % shape.kv_heads), range.keys, piece % pieces, partials.row(piece));
+    });
+    dev.run(tile_count * shape.kv_heads, [&](std::size_t task) {
+        const detail::attention_rows& range = tiles[task / shape.kv_heads];
+        float* sum = partials.row(task * pieces);
+        for (std::size_t span = 1; span < spans_of(range.keys); ++span)
+            ops::cpu::merge_attention<isa>(sum, partials.row(task * pieces + span), group, shape.head_dim);
+        finish(range, task % shape.kv_heads, sum);
+    });
+    return {};
+}
+
+/// y[r][h] *= sigmoid(gate[r][h]): the output gate of every head. gate: [rows, heads * stride], head h at feature
+/// h * (gate.cols() / heads); y: [rows, heads * head_dim], stride >= head_dim. Errors: shape_mismatch.
+template <device::cpu_target Device>
+[[nodiscard]] status gate_heads(Device& dev, matrix_view<const float> gate, std::size_t heads, matrix_view<float> y) {
+    if (heads == 0 || gate.rows() != y.rows() || gate.cols() % heads != 0 || y.cols() % heads != 0 || gate.cols() < y.cols())
+        return fail(errc::shape_mismatch, "gate [", gate.rows(), ", ", gate.cols(), "] on y [", y.rows(), ", ", y.cols(), "] as ",
+                    heads, " heads");
+    const std::size_t head_dim = y.cols() / heads, stride = gate.cols() / heads;
+    dev.run_ranges(y.rows(), 4096 / (y.cols() + 1) + 1, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r)
+            for (std::size_t h = 0; h < heads; ++h)
+                ops::cpu::multiply_sigmoid<typename Device::isa>(gate.row(r) + h * stride, y.row(r) + h * head_dim, head_dim);
+    });
+    return {};
+}
+
+}  // namespace ops
+
+FRUGAL_NAMESPACE_END

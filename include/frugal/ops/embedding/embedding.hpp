@@ -1,0 +1,39 @@
+#pragma once
+/// Rows of a quantised table, by index.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/ops/embedding/embedding_cpu.hpp"
+#include "frugal/quant/weight.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops {
+
+/// y[i] = row rows[i] of the table, decoded to f32. y: [rows.size(), table.cols].
+/// Errors: shape_mismatch, unsupported_format, invalid_argument (a row outside the table; nothing is written then).
+template <quant::format_list Formats, device::cpu_target Device>
+[[nodiscard]] status embedding_rows(Device& dev, const quant::weight_view& table, std::span<const std::int64_t> rows,
+                                    matrix_view<float> y) {
+    if (y.rows() != rows.size() || y.cols() != table.cols)
+        return fail(errc::shape_mismatch, "look-up of ", rows.size(), " rows of a table [", table.rows, ", ", table.cols,
+                    "] into y [", y.rows(), ", ", y.cols(), "]");
+    FRUGAL_TRY(quant::check_weight_view<Formats>(table));
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        if (rows[i] < 0 || static_cast<std::uint64_t>(rows[i]) >= table.rows)
+            return fail(errc::invalid_argument, "row ", rows[i], " (look-up ", i, ") is outside a table of ", table.rows, " rows");
+    if (rows.empty() || table.cols == 0) return {};
+    dev.counters().add(counter::weight_bytes_read, rows.size() * table.row_bytes);
+    return quant::visit<Formats>(table.type, [&]<class Format>(type_tag<Format>) {
+        dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) {
+            ops::cpu::embedding_rows<typename Device::isa, Format>(table, rows.data(), y, begin, end);
+        });
+    });
+}
+
+}  // namespace ops
+
+FRUGAL_NAMESPACE_END

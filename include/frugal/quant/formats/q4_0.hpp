@@ -1,0 +1,38 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "frugal/quant/block.hpp"
+#include "frugal/quant/codes.hpp"
+#include "frugal/quant/encode.hpp"
+#include "frugal/quant/format.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace quant {
+
+/// GGUF Q4_0: scale f16 | 16 bytes of nibbles; w = scale * (code - 8).
+struct q4_0 : from_codes<q4_0, scaled_codes<32, std::int8_t>> {
+    static constexpr std::string_view name = "q4_0";
+    static constexpr type_id type{2};
+    static constexpr std::size_t block_bytes = 18;
+
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static codes_type unpack(const std::byte* block) noexcept {
+        codes_type out;
+        out.scale = detail::load_half(block);
+        detail::load_nibbles(block + 2, 8, out.codes);
+        return out;
+    }
+    FRUGAL_ALWAYS_INLINE static void encode(const float* in, std::byte* block) noexcept {
+        std::uint8_t codes[32];
+        detail::store_half(block, detail::encode_centred<8>(in, codes));
+        detail::store_nibbles(block + 2, codes);
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool finite(const std::byte* block) noexcept { return detail::finite_half(block); }
+};
+
+}  // namespace quant
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""plot.py draws a small JSON: the right bars with the right lengths, the same bytes every time, errors for bad input."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+here = os.path.dirname(os.path.abspath(__file__))
+plot = os.path.join(here, "..", "..", "bench", "plot.py")
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, plot, *arguments], capture_output=True, text=True)
+
+
+def main():
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        print("matplotlib is not installed: skipped")
+        sys.exit(77)
+    source = os.path.join(here, "small.json")
+    with tempfile.TemporaryDirectory() as folder:
+        target = os.path.join(folder, "out.svg")
+        done = run(source, target)
+        assert done.returncode == 0, done.stderr
+        with open(target, encoding="utf-8") as file:
+            drawing = file.read()
+        root = xml.etree.ElementTree.fromstring(drawing)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg", root.tag
+        texts = {"".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")}
+        for wanted in ("q4_k avx2", "f32 baseline", "q6_k avx2", "matmul  64x64x1", "embedding  1000x64x8",
+                       "of the read bandwidth", "of the arithmetic peak"):
+            assert wanted in texts, (wanted, sorted(texts))
+        assert "wrong avx2" not in texts
+
+        # The lengths of the bars of one panel are as their medians (0.3 and 0.5; 0.15 and 0.2).
+        sys.path.insert(0, os.path.dirname(plot))
+        import plot as module
+        panels = module.read([source], "")
+        assert panels[("matmul", "64x64x1")][("q4_k", "avx2")]["of_bandwidth"] == [0.25, 0.35]
+        widths = []
+        for path in re.findall(r'<path d="(M [^"]*?) ?z', drawing.replace("\n", " ")):
+            numbers = [float(x) for x in re.findall(r"[-0-9.]+", path)]
+            if len(numbers) == 8:
+                widths.append(max(numbers[0::2]) - min(numbers[0::2]))
+        expected = [0.3, 0.5, 0.15, 0.2]
+        assert any(all(abs(widths[i + k] / widths[i] - expected[k] / expected[0]) < 1e-3 for k in range(4))
+                   for i in range(len(widths) - 3) if widths[i] > 0), widths
+
+        again = os.path.join(folder, "again.svg")
+        assert run(source, again).returncode == 0
+        with open(again, encoding="utf-8") as file:
+            assert file.read() == drawing
+
+        assert run(source, target, "--filter", "embedding").returncode == 0
+        with open(target, encoding="utf-8") as file:
+            assert "q4_k" not in file.read()
+        broken = os.path.join(folder, "broken.json")
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write('{"benchmarks": [{"name": "no_slashes"}]}')
+        for bad in ((source, target, "--filter", "nothing"), (os.path.join(folder, "absent.json"), target), (broken, target),
+                    (source,), (source, target, "--filter", "(")):
+            done = run(*bad)
+            assert done.returncode != 0 and "Traceback" not in done.stderr, (bad, done.stderr)
+    print("plot.py: passed")
+
+
+main()

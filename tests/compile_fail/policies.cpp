@@ -1,0 +1,38 @@
+// fails UNKNOWN_OPTION: frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading (reuse::reload_always) or a way to share inputs (reuse::shared, reuse::per_layer)
+// fails BARE_FORMAT: frugal: policies take a list of formats; write quant::list<your_format> even for a single one
+// fails BARE_ISA: frugal: policies take a device; write device::cpu<isa> instead of the isa alone
+// fails TWO_LISTS: frugal: policies got two format lists; write all formats into one quant::list
+// fails TWO_DEVICES: frugal: policies got two devices; name one
+// fails TWO_LOADINGS: frugal: policies got two weight loadings; name one
+// fails TWO_INPUTS: frugal: policies got two ways to share inputs; name one
+#include <type_traits>
+
+#include "frugal/policies.hpp"
+
+namespace fg = frugal;
+
+#if defined(UNKNOWN_OPTION)
+using bundle = fg::policies<int>;
+#elif defined(BARE_FORMAT)
+using bundle = fg::policies<fg::quant::q8_0>;
+#elif defined(BARE_ISA)
+using bundle = fg::policies<fg::isa::avx2>;
+#elif defined(TWO_LISTS)
+using bundle = fg::policies<fg::quant::list<fg::quant::q8_0>, fg::quant::list<fg::quant::f32>>;
+#elif defined(TWO_DEVICES)
+using bundle = fg::policies<fg::device::cpu<>, fg::device::cpu<fg::isa::avx2>>;
+#elif defined(TWO_LOADINGS)
+using bundle = fg::policies<fg::reuse::reload_always, fg::reuse::reload_always>;
+#elif defined(TWO_INPUTS)
+using bundle = fg::policies<fg::reuse::shared, fg::reuse::per_layer>;
+#else
+using bundle = fg::policies<fg::reuse::per_layer, fg::device::cpu<fg::isa::avx2>, fg::quant::list<fg::quant::q8_0>>;
+static_assert(std::is_same_v<bundle::inputs, fg::reuse::per_layer>);
+static_assert(std::is_same_v<bundle::device, fg::device::cpu<fg::isa::avx2>>);
+static_assert(std::is_same_v<bundle::loading, fg::reuse::reload_always>);
+using defaults = fg::policies<>;
+static_assert(std::is_same_v<defaults::formats, fg::quant::all> && std::is_same_v<defaults::device, fg::device::cpu<>>);
+static_assert(fg::policy_bundle<defaults> && fg::policy_bundle<bundle> && !fg::policy_bundle<int>);
+#endif
+
+static_assert(bundle::formats::size == 1);

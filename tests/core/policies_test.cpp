@@ -1,0 +1,68 @@
+#include "frugal/policies.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string_view>
+#include <type_traits>
+
+namespace fg = frugal;
+
+namespace {
+
+using avx2 = fg::device::cpu<fg::isa::avx2>;
+using two_formats = fg::quant::list<fg::quant::q8_0, fg::quant::f32>;
+
+// A consumer's own bundle and own policy.
+struct my_loading {
+    static constexpr std::string_view name = "my_loading";
+    static constexpr bool skips_resident = true;
+};
+struct my_bundle {
+    using formats = two_formats;
+    using device = avx2;
+    using loading = my_loading;
+    using inputs = fg::reuse::shared;
+};
+
+template <class A, class B>
+constexpr bool same = std::is_same_v<typename A::formats, typename B::formats> && std::is_same_v<typename A::device, typename B::device> &&
+                      std::is_same_v<typename A::loading, typename B::loading> && std::is_same_v<typename A::inputs, typename B::inputs>;
+
+}  // namespace
+
+TEST_CASE("policies not named are the defaults") {
+    using none = fg::policies<>;
+    static_assert(std::is_same_v<none::formats, fg::quant::all>);
+    static_assert(std::is_same_v<none::device, fg::device::cpu<>>);
+    static_assert(std::is_same_v<none::loading, fg::reuse::default_weight_loading>);
+    static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
+    static_assert(std::is_empty_v<none>);
+    CHECK(none::loading::name == fg::reuse::default_weight_loading::name);
+}
+
+TEST_CASE("policies come in any order") {
+    using in_order = fg::policies<two_formats, avx2, fg::reuse::reload_always, fg::reuse::per_layer>;
+    using reversed = fg::policies<fg::reuse::per_layer, fg::reuse::reload_always, avx2, two_formats>;
+    using mixed = fg::policies<avx2, fg::reuse::per_layer, two_formats>;
+    static_assert(same<in_order, reversed> && same<in_order, mixed>);
+    static_assert(std::is_same_v<mixed::formats, two_formats> && std::is_same_v<mixed::device, avx2>);
+    static_assert(!same<in_order, fg::policies<>>);
+    CHECK(reversed::inputs::name == "per_layer");
+}
+
+TEST_CASE("own policies and own bundles serve too") {
+    static_assert(std::is_same_v<fg::policies<my_loading>::loading, my_loading>);
+    static_assert(fg::policy_bundle<my_bundle> && fg::policy_bundle<fg::policies<my_loading>>);
+    static_assert(!fg::policy_bundle<int> && !fg::policy_bundle<two_formats>);
+    CHECK(my_bundle::loading::skips_resident);
+}
+
+TEST_CASE("a policy speaks for one thing only") {
+    // Otherwise an option could land in two places of a bundle.
+    static_assert(fg::reuse::weight_loading_policy<fg::reuse::reload_always> &&
+                  !fg::reuse::shared_input_policy<fg::reuse::reload_always>);
+    static_assert(fg::reuse::shared_input_policy<fg::reuse::shared> && !fg::reuse::weight_loading_policy<fg::reuse::shared>);
+    static_assert(fg::reuse::shared_input_policy<fg::reuse::per_layer> && !fg::reuse::weight_loading_policy<fg::reuse::per_layer>);
+    static_assert(!fg::device::target<fg::reuse::shared> && !fg::quant::format_list<fg::device::cpu<>>);
+    CHECK_FALSE(fg::reuse::reload_always::skips_resident);
+}

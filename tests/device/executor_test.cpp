@@ -1,0 +1,185 @@
+// Executors: every task once, nested calls, many callers, and no collapse with more threads than CPUs.
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cpu/eigen_executor.hpp"
+
+namespace {
+
+namespace fg = frugal;
+using fg::device::eigen_executor;
+using fg::device::thread_limit;
+
+template <class Executor>
+void check_every_task_once(Executor& executor, std::size_t n) {
+    CAPTURE(n);
+    std::vector<std::atomic<int>> calls(n);
+    executor.run(n, [&](std::size_t task) { calls.at(task).fetch_add(1, std::memory_order_relaxed); });
+    int wrong = 0;
+    for (const auto& each : calls) wrong += each.load(std::memory_order_relaxed) != 1 ? 1 : 0;
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("every task runs once, whatever the number of tasks and threads") {
+    for (std::size_t threads : {1u, 2u, 3u, 8u}) {
+        eigen_executor pool(threads, thread_limit::insist);
+        CHECK(pool.concurrency() == threads);
+        for (std::size_t n : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 100u, 5000u}) check_every_task_once(pool, n);
+    }
+    fg::device::serial_executor serial;
+    for (std::size_t n : {0u, 1u, 5u}) check_every_task_once(serial, n);
+}
+
+TEST_CASE("what tasks wrote without synchronisation is visible after run") {
+    eigen_executor pool(4, thread_limit::insist);
+    std::vector<std::size_t> out(64);
+    for (std::size_t round = 1; round <= 300; ++round) {
+        pool.run(out.size(), [&](std::size_t task) { out[task] = round * task; });
+        for (std::size_t task = 0; task < out.size(); ++task) REQUIRE(out[task] == round * task);
+    }
+}
+
+TEST_CASE("a task may call run: nested calls do not deadlock") {
+    for (std::size_t threads : {1u, 2u, 4u}) {
+        eigen_executor pool(threads, thread_limit::insist);
+        std::atomic<int> leaves{0};
+        pool.run(6, [&](std::size_t) {
+            pool.run(5, [&](std::size_t) { pool.run(4, [&](std::size_t) { leaves.fetch_add(1, std::memory_order_relaxed); }); });
+        });
+        CHECK(leaves.load() == 6 * 5 * 4);
+    }
+}
+
+TEST_CASE("several threads share one pool") {
+    eigen_executor pool(3, thread_limit::insist);
+    std::atomic<int> sum{0};
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 4; ++caller)
+        callers.emplace_back([&] {
+            for (int round = 0; round < 100; ++round) pool.run(7, [&](std::size_t) { sum.fetch_add(1, std::memory_order_relaxed); });
+        });
+    for (auto& each : callers) each.join();
+    CHECK(sum.load() == 4 * 100 * 7);
+}
+
+TEST_CASE("the calling thread works too, and others help") {
+    eigen_executor pool(2, thread_limit::insist);
+    // Each of two tasks waits until the other has begun, so one thread alone could never finish.
+    std::atomic<int> begun{0};
+    std::set<std::thread::id> ids;
+    std::vector<std::thread::id> who(2);
+    pool.run(2, [&](std::size_t task) {
+        who[task] = std::this_thread::get_id();
+        begun.fetch_add(1);
+        while (begun.load() < 2) std::this_thread::yield();
+    });
+    ids.insert(who.begin(), who.end());
+    CHECK(ids.size() == 2);
+    CHECK(ids.contains(std::this_thread::get_id()));
+}
+
+TEST_CASE("a pool of the caller's own") {
+    Eigen::ThreadPool own(2);
+    eigen_executor pool(own);
+    CHECK(pool.concurrency() == 3);
+    check_every_task_once(pool, 50);
+    fg::device::cpu<> dev(pool);
+    CHECK(dev.concurrency() == 3);
+    std::vector<int> covered(1000);
+    dev.run_ranges(covered.size(), 1, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) ++covered[i];
+    });
+    CHECK(std::count(covered.begin(), covered.end(), 1) == 1000);
+}
+
+TEST_CASE("a pool may be destroyed right after run") {
+    for (int round = 0; round < 50; ++round) {
+        std::atomic<int> calls{0};
+        {
+            eigen_executor pool(4, thread_limit::insist);
+            pool.run(3, [&](std::size_t) { calls.fetch_add(1); });
+        }
+        CHECK(calls.load() == 3);
+    }
+}
+
+TEST_CASE("C68 threads are clamped to what the process may use, unless the caller insists") {
+    const std::size_t available = fg::device::available_threads();
+    CHECK(eigen_executor().concurrency() == available);
+    CHECK(eigen_executor(1).concurrency() == 1);
+    CHECK(eigen_executor(available + 6).concurrency() == available);
+    CHECK(eigen_executor(static_cast<std::size_t>(-1)).concurrency() == available);
+    CHECK(eigen_executor(0, thread_limit::insist).concurrency() == available);
+    CHECK(eigen_executor(available + 6, thread_limit::insist).concurrency() == available + 6);
+    std::size_t pinned = 0;
+    std::thread([&] {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
+        REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
+        pinned = eigen_executor(8).concurrency();
+    }).join();
+    CHECK(pinned == 1);
+}
+
+/// Seconds of 200 products of a 256 x 256 matrix with a vector, cut into as many tasks as the device has threads.
+template <class Executor>
+double time_small_products(Executor& pool) {
+    constexpr std::size_t n = 256;
+    fg::device::cpu<> dev(pool);
+    std::vector<float> w(n * n, 0.5f), x(n, 1.0f), y(n);
+    const auto start = std::chrono::steady_clock::now();
+    for (int call = 0; call < 200; ++call)
+        dev.run_ranges(n, 1, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t r = begin; r < end; ++r) {
+                float sum = 0;
+                for (std::size_t c = 0; c < n; ++c) sum += w[r * n + c] * x[c];
+                y[r] = sum;
+            }
+        });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    CHECK(y[n - 1] == 128.0f);
+    return seconds;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+TEST_CASE("C68 eight threads on two CPUs are not slower than three times two threads") {
+    // The threads of a pool inherit the mask of the thread that makes it.
+    double ratio = 0;
+    std::thread([&] {
+        cpu_set_t allowed, two;
+        CPU_ZERO(&allowed);
+        REQUIRE(sched_getaffinity(0, sizeof(allowed), &allowed) == 0);
+        CPU_ZERO(&two);
+        for (std::size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&two) < 2; ++i)
+            if (CPU_ISSET(i, &allowed)) CPU_SET(i, &two);
+        REQUIRE(sched_setaffinity(0, sizeof(two), &two) == 0);
+        eigen_executor few(2, thread_limit::insist), many(8, thread_limit::insist);
+        // Rounds alternate, so that other load meets both; a burst of it may spoil one attempt, not three.
+        for (int attempt = 0; attempt < 3; ++attempt) {
+            std::vector<double> with_two, with_eight;
+            for (int round = 0; round < 9; ++round) {
+                with_two.push_back(time_small_products(few));
+                with_eight.push_back(time_small_products(many));
+            }
+            ratio = median(with_eight) / median(with_two);
+            if (ratio <= 3.0) return;
+        }
+    }).join();
+    MESSAGE("eight threads take ", ratio, " times the time of two");
+    CHECK(ratio <= 3.0);
+}
+
+}  // namespace

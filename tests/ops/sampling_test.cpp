@@ -1,0 +1,168 @@
+#include "frugal/ops/sampling/sampling.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fg = frugal;
+namespace ops = frugal::ops;
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
+
+ops::sampler make(float temperature, std::size_t top_k, float top_p, std::uint64_t seed) {
+    auto out = ops::sampler::create({temperature, top_k, top_p, seed});
+    REQUIRE(out);
+    return std::move(out).value();
+}
+
+/// How often each token comes up.
+std::map<std::int64_t, double> shares(ops::sampler sampler, const std::vector<float>& logits, int draws) {
+    std::map<std::int64_t, double> out;
+    for (int i = 0; i < draws; ++i) {
+        const auto token = sampler.sample(logits);
+        REQUIRE(token);
+        out[*token] += 1.0 / draws;
+    }
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("greedy takes the greatest logit, the lowest id among equals") {
+    CHECK(*ops::greedy(std::vector<float>{1, 3, 2}) == 1);
+    CHECK(*ops::greedy(std::vector<float>{1, 3, 3, 3}) == 1);
+    CHECK(*ops::greedy(std::vector<float>{0, 0, 0}) == 0);
+    CHECK(*ops::greedy(std::vector<float>{-infinity, -5, -5}) == 1);
+    CHECK(*ops::greedy(std::vector<float>{-0.0f, 0.0f}) == 0);
+    // A temperature of 0 is greedy, whatever else is asked for.
+    auto sampler = make(0, 3, 0.5f, 1);
+    CHECK(*sampler.sample(std::vector<float>{2, 1, 2}) == 0);
+    CHECK(sampler.random().state() == 1);
+}
+
+TEST_CASE("logits that are not numbers are errors, wherever they stand") {
+    auto drawing = make(1, 0, 1, 5);
+    auto cutting = make(0.7f, 2, 0.9f, 5);
+    for (std::size_t at = 0; at < 9; ++at)
+        for (const float bad : {nan_value, infinity}) {
+            std::vector<float> logits(9, 1.0f);
+            logits[at] = bad;
+            for (const auto& got : {ops::greedy(logits), drawing.sample(logits), cutting.sample(logits)}) {
+                REQUIRE(!got);
+                CHECK(got.error().code == fg::errc::not_finite);
+                CHECK(got.error().message.find(std::to_string(at)) != std::string::npos);
+            }
+        }
+    CHECK(ops::greedy(std::vector<float>(3, -infinity)).error().code == fg::errc::not_finite);
+    CHECK(ops::greedy({}).error().code == fg::errc::invalid_argument);
+    CHECK(drawing.sample({}).error().code == fg::errc::invalid_argument);
+    CHECK(drawing.random().state() == 5);  // errors draw nothing
+}
+
+TEST_CASE("options outside their range are refused by name") {
+    const auto refused = [](ops::sampling_options options, const char* name) {
+        const auto got = ops::sampler::create(options);
+        REQUIRE(!got);
+        CHECK(got.error().code == fg::errc::invalid_argument);
+        CHECK(got.error().message.find(name) != std::string::npos);
+    };
+    refused({-0.1f, 0, 1, 0}, "temperature");
+    refused({nan_value, 0, 1, 0}, "temperature");
+    refused({infinity, 0, 1, 0}, "temperature");
+    refused({1, 0, 0, 0}, "top-p");
+    refused({1, 0, 1.01f, 0}, "top-p");
+    refused({1, 0, -1, 0}, "top-p");
+    refused({1, 0, nan_value, 0}, "top-p");
+    CHECK(ops::sampler::create({1, 1u << 30, 1, 0}));
+}
+
+TEST_CASE("draws follow the softmax of the divided logits") {
+    const std::vector<float> logits = {0, 1, -1, 2, -infinity, 0.5f};
+    for (const float temperature : {0.5f, 1.0f, 2.0f}) {
+        double total = 0;
+        for (const float l : logits) total += std::exp(static_cast<double>(l / temperature));
+        auto got = shares(make(temperature, 0, 1, 11), logits, 40000);
+        CHECK(got.count(4) == 0);
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+            const double want = std::exp(static_cast<double>(logits[i] / temperature)) / total;
+            CHECK(std::abs(got[static_cast<std::int64_t>(i)] - want) < 5 * std::sqrt(0.25 / 40000));
+        }
+    }
+}
+
+TEST_CASE("top-k and top-p cut by probability, equal logits by id") {
+    const std::vector<float> logits = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.2f), std::log(0.1f)};
+    const auto kept = [&](std::size_t top_k, float top_p) {
+        std::set<std::int64_t> out;
+        for (const auto& [token, share] : shares(make(1, top_k, top_p, 3), logits, 3000)) out.insert(token);
+        return out;
+    };
+    CHECK(kept(1, 1) == std::set<std::int64_t>{1});
+    CHECK(kept(2, 1) == std::set<std::int64_t>{1, 2});
+    CHECK(kept(3, 1) == std::set<std::int64_t>{1, 2, 3});
+    CHECK(kept(4, 1) == std::set<std::int64_t>{0, 1, 2, 3});
+    CHECK(kept(0, 1) == std::set<std::int64_t>{0, 1, 2, 3, 4});
+    CHECK(kept(9, 1) == std::set<std::int64_t>{0, 1, 2, 3, 4});
+    CHECK(kept(0, 0.3f) == std::set<std::int64_t>{1});
+    CHECK(kept(0, 0.5f) == std::set<std::int64_t>{1, 2});
+    CHECK(kept(0, 0.7f) == std::set<std::int64_t>{1, 2, 3});
+    CHECK(kept(0, 1e-9f) == std::set<std::int64_t>{1});
+    CHECK(kept(2, 0.6f) == std::set<std::int64_t>{1});      // of 0.4 and 0.2, the first is two thirds
+    CHECK(kept(2, 0.7f) == std::set<std::int64_t>{1, 2});
+}
+
+TEST_CASE("a tiny temperature is greedy, and a cut to one token draws it") {
+    std::mt19937 generator(5);
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < 50; ++i) {
+        std::vector<float> logits(100);
+        for (float& l : logits) l = normal(generator);
+        const auto want = *ops::greedy(logits);
+        auto cold = make(1e-30f, 0, 1, 7), one = make(5, 1, 1, 7);
+        CHECK(*cold.sample(logits) == want);
+        CHECK(*one.sample(logits) == want);
+    }
+}
+
+TEST_CASE("one seed gives one sequence, another seed another") {
+    std::vector<float> logits(300);
+    std::mt19937 generator(1);
+    for (float& l : logits) l = static_cast<float>(generator() % 1000) / 500;
+    const auto run = [&](ops::sampler sampler) {
+        std::vector<std::int64_t> out;
+        for (int i = 0; i < 40; ++i) out.push_back(*sampler.sample(logits));
+        return out;
+    };
+    const auto first = run(make(1, 50, 0.9f, 123));
+    CHECK(first == run(make(1, 50, 0.9f, 123)));
+    CHECK(first != run(make(1, 50, 0.9f, 124)));
+    // A stored generator resumes where it was.
+    auto sampler = make(1, 50, 0.9f, 123);
+    for (int i = 0; i < 15; ++i) CHECK(*sampler.sample(logits) == first[static_cast<std::size_t>(i)]);
+    auto resumed = make(1, 50, 0.9f, 0);
+    resumed.random().set_state(sampler.random().state());
+    for (int i = 15; i < 40; ++i) CHECK(*resumed.sample(logits) == first[static_cast<std::size_t>(i)]);
+    // Cuts that cut nothing change nothing.
+    CHECK(run(make(1, 0, 1, 9)) == run(make(1, 300, 1, 9)));
+}
+
+TEST_CASE("the generator's numbers are the published ones") {
+    // SplitMix64 from seed 1234567, as listed by its authors' reference implementation.
+    ops::random_generator random(1234567);
+    for (const std::uint64_t want : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u,
+                                     16408922859458223821u})
+        CHECK(random.next() == want);
+    for (int i = 0; i < 1000; ++i) {
+        const double u = random.uniform();
+        CHECK((u >= 0 && u < 1));
+    }
+}

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Installs what is missing, builds everything and runs the tests.
+#   sh tests/run.sh                 the whole suite
+#   sh tests/run.sh quant ops       tests of these labels (`sh tests/run.sh --labels` lists them)
+# FRUGAL_PRESET chooses another preset of CMakePresets.json (dev, clang, asan, tsan).
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+. "$root/cmake/packages.sh"
+preset=${FRUGAL_PRESET:-release}
+
+case "${1:-}" in
+    -h | --help)
+        sed -n '2,5s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+esac
+
+# The package names are words.
+# shellcheck disable=SC2086
+need $packages_test
+case $preset in
+    clang | asan | tsan) need clang ;;
+esac
+check_tools
+cd "$root"
+if [ "${1:-}" = --labels ]; then
+    cmake --preset "$preset" >/dev/null
+    exec ctest --preset "$preset" --print-labels
+fi
+cmake --preset "$preset"
+cmake --build --preset "$preset" --parallel "$(jobs)"
+
+if [ $# -eq 0 ]; then
+    exec ctest --preset "$preset" --parallel "$(jobs)" --no-tests=error
+fi
+# Labels are whole words; one that no test has is an error, not an empty success.
+known=$(ctest --preset "$preset" --print-labels)
+chosen=
+for label in "$@"; do
+    printf '%s\n' "$known" | sed 's/^ *//' | grep -qxF -- "$label" || {
+        echo "no test has the label $label" >&2
+        printf '%s\n' "$known" >&2
+        exit 2
+    }
+    chosen="${chosen:+$chosen|}$label"
+done
+exec ctest --preset "$preset" --parallel "$(jobs)" --no-tests=error --label-regex "^($chosen)\$"

@@ -1,0 +1,70 @@
+"""What the script-driven tests share: compiling many small sources at once, and reporting."""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+INCLUDE = SOURCE / "include"
+VENDOR = ("cuda_runtime.h", "cuda.h", "xrt/")
+VENDOR_DIRECTORIES = ("device/cuda/", "device/xrt/")
+
+
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--compiler", action="append", default=[], help="C++ compiler; may be given more than once")
+    parser.add_argument("--flags", default="", help="flags for every compilation, separated by blanks")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--self-test", action="store_true", help="prove that the check finds planted faults")
+    return parser
+
+
+def compilers(wanted):
+    """The existing ones among `wanted`, or else gcc 12 and clang 14 by their usual names."""
+    names = wanted or [("g++-12", "g++"), ("clang++-14", "clang++")]
+    found = []
+    for name in names:
+        for candidate in (name,) if isinstance(name, str) else name:
+            path = shutil.which(candidate)
+            if path:
+                found.append(path)
+                break
+    if not found:
+        sys.exit("no C++ compiler found")
+    return found
+
+
+def run(command, **options):
+    return subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", stdin=subprocess.DEVNULL, **options)
+
+
+def compile_text(compiler, text, flags, output=None):
+    """Compiles source text from standard input; syntax only unless `output` names an object."""
+    command = [compiler, "-std=c++20", "-x", "c++", *flags]
+    command += ["-c", "-o", output] if output else ["-fsyntax-only"]
+    return subprocess.run([str(part) for part in command] + ["-"], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace")
+
+
+def fan_out(work, items, jobs):
+    """work(item) for all items, `jobs` at a time; results in the order of the items."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(work, items))
+
+
+def headers(include=INCLUDE):
+    """Paths of all public headers, relative to `include`."""
+    return sorted(str(path.relative_to(include)) for path in pathlib.Path(include).rglob("*.hpp"))
+
+
+def finish(name, checked, failures):
+    for failure in failures:
+        print(f"FAILED {failure}")
+    print(f"{name}: {checked} checked, {len(failures)} failed")
+    if checked == 0:
+        sys.exit(f"{name}: nothing was checked")
+    sys.exit(1 if failures else 0)
