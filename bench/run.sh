@@ -50,8 +50,9 @@ for group in $chosen; do targets="$targets bench_$group"; done
 result=0
 : >"$build/figures.txt"
 for group in $chosen; do
-    "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" >"$build/$group.txt" 2>"$build/$group.err" &&
-        code=0 || code=$?
+    code=0
+    "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" \
+        >"$build/$group.txt" 2>"$build/$group.err" || code=$?
     grep -v '^figure ' "$build/$group.txt" || :
     # The library of Debian and Ubuntu calls itself a debug build; what is measured is not.
     grep -v 'Library was built as DEBUG' "$build/$group.err" >&2 || :

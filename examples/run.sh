@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what is missing, builds the `generate` example and runs it: without arguments on the model that comes with the
-# sources. Arguments go through to it: sh examples/run.sh --prompt "Once upon a time" --n-predict 40
+# Installs what is missing, builds the `generate` example and runs it. Without arguments it continues a text with the model
+# that comes with the sources; arguments go through: sh examples/run.sh --prompt "Once upon a time" --n-predict 40
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 . "$root/cmake/packages.sh"
@@ -24,4 +24,5 @@ fi
     echo "could not build the example" >&2
     exit 1
 }
+[ $# -gt 0 ] || set -- --prompt "In the beginning" --n-predict 96 --seed 7 --stats
 exec "$build/examples/generate/generate" "$@"

@@ -1,7 +1,7 @@
 // Softmax attention of 16 heads of 256 features over 2 key-value heads: one token over a long context (decode), the same
 // gathered through a list, and a causal prefill.
-#include "bench.hpp"
 #include "frugal/ops/attention/attention.hpp"
+#include "bench.hpp"
 #include "frugal/tensor/scalar.hpp"
 
 namespace bench {
@@ -18,17 +18,24 @@ struct attend {
 
     /// Row r of `rows` sees context - rows + 1 + r keys; gathered: `picked` of them, evenly spread.
     attend(std::size_t rows, std::size_t context, std::size_t picked)
-        : q(normal(rows * shape.heads * shape.head_dim, 1)), y(q.size()), keys(stored(context, 2)), values(stored(context, 3)),
-          key_chunk(keys.data()), value_chunk(values.data()), cache{&key_chunk, &value_chunk, 40, width}, see(rows) {
-        for (std::size_t i = 0; Kind == kind::gathered && i < picked; ++i) list.push_back(static_cast<std::uint32_t>(i * context / picked));
+        : q(normal(rows * shape.heads * shape.head_dim, 1)),
+          y(q.size()),
+          keys(stored(context, 2)),
+          values(stored(context, 3)),
+          key_chunk(keys.data()),
+          value_chunk(values.data()),
+          cache{&key_chunk, &value_chunk, 40, width},
+          see(rows) {
+        for (std::size_t i = 0; Kind == kind::gathered && i < picked; ++i)
+            list.push_back(static_cast<std::uint32_t>(i * context / picked));
         for (std::size_t r = 0; r < rows; ++r)
             see[r] = {&cache, Kind == kind::gathered ? list.data() : nullptr,
                       Kind == kind::gathered ? picked : context - rows + 1 + r};
     }
 
     fg::status run() {
-        return fg::ops::attention<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()), shape, scale,
-                                                                see, as_matrix(y, see.size()));
+        return fg::ops::attention<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()), shape,
+                                                                scale, see, as_matrix(y, see.size()));
     }
 
     std::string check() const {
@@ -93,9 +100,11 @@ struct attend {
 void register_benchmarks() {
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const auto add_scalar = [&]<class Scalar>(fg::type_tag<Scalar>, const char* stored) {
-            const auto one = [&]<kind Kind>(std::integral_constant<kind, Kind>, const char* op, std::size_t rows, std::size_t context, std::size_t picked) {
-                add_case<attend<Isa, Scalar, Kind>>(name(op, stored, Isa::name, fg::concat(rows, 'x', picked == 0 ? context : picked)), Isa::name,
-                                                    rows, context, picked);
+            const auto one = [&]<kind Kind>(std::integral_constant<kind, Kind>, const char* op, std::size_t rows,
+                                            std::size_t context, std::size_t picked) {
+                add_case<attend<Isa, Scalar, Kind>>(
+                    name(op, stored, Isa::name, fg::concat(rows, 'x', picked == 0 ? context : picked)), Isa::name, rows, context,
+                    picked);
             };
             one(std::integral_constant<kind, kind::dense>{}, "attention_decode", 1, 16384, 0);
             one(std::integral_constant<kind, kind::gathered>{}, "attention_gathered", 1, 16384, 2048);

@@ -12,12 +12,17 @@ template <class Isa>
 struct selection {
     static constexpr std::size_t heads = 4, dim = 128, blocks = 8192, top = 512;
     explicit selection(std::size_t rows)
-        : q(normal(rows * heads * dim, 1)), keys(normal(blocks * dim, 2)), chunk(keys.data()), view{&chunk, 40, dim},
-          see(rows, {&view, blocks}), chosen(rows * top), counts(rows) {}
+        : q(normal(rows * heads * dim, 1)),
+          keys(normal(blocks * dim, 2)),
+          chunk(keys.data()),
+          view{&chunk, 40, dim},
+          see(rows, {&view, blocks}),
+          chosen(rows * top),
+          counts(rows) {}
 
     fg::status run() {
-        return fg::ops::select_blocks<fg::device::cpu<Isa>, float>(device, scratch, as_matrix(std::as_const(q), see.size()), heads, see,
-                                                                   top, chosen, counts);
+        return fg::ops::select_blocks<fg::device::cpu<Isa>, float>(device, scratch, as_matrix(std::as_const(q), see.size()),
+                                                                   heads, see, top, chosen, counts);
     }
 
     // Every chosen block scores at least what every other one does, within rounding.

@@ -1,7 +1,7 @@
 // Causal depthwise convolution of 8192 channels with four taps, as a Gated DeltaNet layer runs it.
+#include "frugal/ops/conv1d/conv1d.hpp"
 #include "bench.hpp"
 #include "frugal/ops/activation/activation.hpp"
-#include "frugal/ops/conv1d/conv1d.hpp"
 
 namespace bench {
 
@@ -11,7 +11,11 @@ template <class Isa>
 struct convolution {
     static constexpr std::size_t channels = 8192, kernel = 4;
     explicit convolution(std::size_t count)
-        : tokens(count), x(normal(count * channels, 1)), w(normal(channels * kernel, 2, 0.5f)), state((kernel - 1) * channels), y(x.size()) {}
+        : tokens(count),
+          x(normal(count * channels, 1)),
+          w(normal(channels * kernel, 2, 0.5f)),
+          state((kernel - 1) * channels),
+          y(x.size()) {}
 
     fg::status run() {
         return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, as_matrix(std::as_const(x), tokens), w, kernel, 1,
@@ -26,7 +30,8 @@ struct convolution {
                 double sum = 0;
                 for (std::size_t k = 0; k < kernel; ++k)
                     if (t + k + 1 >= kernel)
-                        sum += static_cast<double>(w[c * kernel + k]) * static_cast<double>(x[(t + k + 1 - kernel) * channels + c]);
+                        sum +=
+                            static_cast<double>(w[c * kernel + k]) * static_cast<double>(x[(t + k + 1 - kernel) * channels + c]);
                 want[t * channels + c] = sum / (1 + std::exp(-sum));
             }
         return compare(y, want, 1e-5);

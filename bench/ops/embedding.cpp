@@ -1,6 +1,6 @@
 // Look-up of 512 rows of an embedding table, in every format.
-#include "bench.hpp"
 #include "frugal/ops/embedding/embedding.hpp"
+#include "bench.hpp"
 
 namespace bench {
 

@@ -1,6 +1,6 @@
 // The gated delta rule: one token (decode: the state streams), and a prefill by either scan.
-#include "bench.hpp"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule.hpp"
+#include "bench.hpp"
 
 namespace bench {
 
@@ -12,9 +12,14 @@ struct delta_rule {
     using pairing = fg::ops::head_pairing::grouped;
 
     explicit delta_rule(std::size_t count)
-        : tokens(count), q(unit(count * dims.key_heads, 1)), k(unit(count * dims.key_heads, 2)),
-          v(normal(count * dims.value_heads * dims.value_dim, 3)), g(normal(count * dims.value_heads, 4)),
-          beta(normal(count * dims.value_heads, 5)), state(dims.state_size()), out(v.size()) {
+        : tokens(count),
+          q(unit(count * dims.key_heads, 1)),
+          k(unit(count * dims.key_heads, 2)),
+          v(normal(count * dims.value_heads * dims.value_dim, 3)),
+          g(normal(count * dims.value_heads, 4)),
+          beta(normal(count * dims.value_heads, 5)),
+          state(dims.state_size()),
+          out(v.size()) {
         for (auto& each : g) each = -0.1f * std::fabs(each);
         for (auto& each : beta) each = 1.0f / (1.0f + std::exp(-each));
     }
@@ -22,8 +27,8 @@ struct delta_rule {
     fg::status run() {
         return fg::ops::gated_delta_rule<pairing, fg::ops::state_layout::key_major, Scan>(
             device, scratch, dims, as_matrix(std::as_const(q), tokens), as_matrix(std::as_const(k), tokens),
-            as_matrix(std::as_const(v), tokens), as_matrix(std::as_const(g), tokens), as_matrix(std::as_const(beta), tokens), state,
-            as_matrix(out, tokens));
+            as_matrix(std::as_const(v), tokens), as_matrix(std::as_const(g), tokens), as_matrix(std::as_const(beta), tokens),
+            state, as_matrix(out, tokens));
     }
 
     // The recurrence in double for three heads, from a state of zeros.
@@ -44,7 +49,8 @@ struct delta_rule {
                         predicted += s[r * dims.value_dim + c] * static_cast<double>(key[r]);
                     }
                     const std::size_t at = (t * dims.value_heads + h) * dims.value_dim + c;
-                    const double delta = (static_cast<double>(v[at]) - predicted) * static_cast<double>(beta[t * dims.value_heads + h]);
+                    const double delta =
+                        (static_cast<double>(v[at]) - predicted) * static_cast<double>(beta[t * dims.value_heads + h]);
                     for (std::size_t r = 0; r < dims.key_dim; ++r) {
                         s[r * dims.value_dim + c] += static_cast<double>(key[r]) * delta;
                         read += s[r * dims.value_dim + c] * static_cast<double>(query[r]);
@@ -86,8 +92,9 @@ void register_benchmarks() {
     using chunked = fg::ops::scan::chunked<64>;
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const auto add_scan = [&]<class Scan>(fg::type_tag<Scan>, std::size_t tokens) {
-            add_case<delta_rule<Isa, Scan>>(name(fg::concat("gated_delta_rule_", Scan::name), "f32", Isa::name, fg::concat(tokens, "x32x128x128")),
-                                            Isa::name, tokens);
+            add_case<delta_rule<Isa, Scan>>(
+                name(fg::concat("gated_delta_rule_", Scan::name), "f32", Isa::name, fg::concat(tokens, "x32x128x128")), Isa::name,
+                tokens);
         };
         add_scan(fg::type_tag<recurrent>{}, 1);
         add_scan(fg::type_tag<recurrent>{}, 256);

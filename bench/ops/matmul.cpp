@@ -1,6 +1,6 @@
 // Products of a weight matrix with one token (decode: weights stream from memory) and with a batch (prefill).
-#include "bench.hpp"
 #include "frugal/ops/matmul/matmul.hpp"
+#include "bench.hpp"
 
 namespace bench {
 
@@ -12,13 +12,16 @@ template <class Isa, class Format, bool Integer>
 struct product {
     explicit product(std::size_t tokens)
         : copies(tokens == 1 ? copies_beyond_cache(rows * cols / Format::block_size * Format::block_bytes) : 1),
-          w(rows, cols, copies, 1), x(normal(tokens * cols, 2)), y(tokens * rows) {}
+          w(rows, cols, copies, 1),
+          x(normal(tokens * cols, 2)),
+          y(tokens * rows) {}
 
     fg::status run() {
         using formats = fg::quant::list<Format>;
         const fg::quant::weight_view view = w.view(turn++ % copies);
         const std::size_t tokens = x.size() / cols;
-        if constexpr (Integer) return fg::ops::matmul_q8<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
+        if constexpr (Integer)
+            return fg::ops::matmul_q8<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
         return fg::ops::matmul<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
     }
 
@@ -35,7 +38,8 @@ struct product {
     }
 
     work cost() const {
-        return {static_cast<double>(w.view().bytes()) + float_bytes(x.size() + y.size()), 2.0 * static_cast<double>(x.size() * rows)};
+        return {static_cast<double>(w.view().bytes()) + float_bytes(x.size() + y.size()),
+                2.0 * static_cast<double>(x.size() * rows)};
     }
 
     std::size_t copies, turn = 0;

@@ -31,7 +31,8 @@ struct routing {
             for (std::size_t i = 0; i < top_k; ++i) total += std::exp(static_cast<double>(sorted[i]));
             for (std::size_t i = 0; i < top_k; ++i) {
                 const float logit = original[r * experts + static_cast<std::size_t>(index[r * top_k + i])];
-                const double difference = static_cast<double>(weight[r * top_k + i]) - std::exp(static_cast<double>(logit)) / total;
+                const double difference =
+                    static_cast<double>(weight[r * top_k + i]) - std::exp(static_cast<double>(logit)) / total;
                 if (logit != sorted[i] || std::fabs(difference) > 1e-5) return fg::concat("row ", r, ", choice ", i, " is wrong");
             }
         }
@@ -53,7 +54,10 @@ struct experts_of_a_token {
     static constexpr std::size_t rows = 512, cols = 2048, chosen = 8;
     experts_of_a_token()
         : stack(copies_beyond_cache(rows * cols / Format::block_size * Format::block_bytes) / chosen * chosen + chosen),
-          w(rows, cols, stack, 1), x(normal(cols, 2)), y(chosen * rows), products(chosen) {}
+          w(rows, cols, stack, 1),
+          x(normal(cols, 2)),
+          y(chosen * rows),
+          products(chosen) {}
 
     fg::status run() {
         for (std::size_t i = 0; i < chosen; ++i)
@@ -68,7 +72,8 @@ struct experts_of_a_token {
     }
 
     work cost() const {
-        return {static_cast<double>(chosen * w.view().bytes()) + float_bytes(x.size() + y.size()), static_cast<double>(2 * chosen * rows * cols)};
+        return {static_cast<double>(chosen * w.view().bytes()) + float_bytes(x.size() + y.size()),
+                static_cast<double>(2 * chosen * rows * cols)};
     }
 
     std::size_t stack, turn = 0;
@@ -86,7 +91,8 @@ void register_benchmarks() {
         for (std::size_t rows : {std::size_t{1}, std::size_t{64}})
             add_case<routing<Isa>>(name("moe_route", "f32", Isa::name, fg::concat(rows, "x256x8")), Isa::name, rows);
         const auto add_format = [&]<class Format>(fg::type_tag<Format>) {
-            add_case<experts_of_a_token<Isa, Format>>(name("moe_grouped_matmul", Format::name, Isa::name, "8x512x2048x1"), Isa::name);
+            add_case<experts_of_a_token<Isa, Format>>(name("moe_grouped_matmul", Format::name, Isa::name, "8x512x2048x1"),
+                                                      Isa::name);
         };
         add_format(fg::type_tag<fg::quant::bf16>{});
         add_format(fg::type_tag<fg::quant::q4_k>{});

@@ -1,7 +1,7 @@
 // Root-mean-square norm, the gated norm of a Gated DeltaNet head, and the l2 norm of queries and keys.
+#include "frugal/ops/norm/norm.hpp"
 #include "bench.hpp"
 #include "frugal/ops/activation/activation.hpp"
-#include "frugal/ops/norm/norm.hpp"
 
 namespace bench {
 
@@ -13,7 +13,12 @@ template <class Isa, kind Kind>
 struct norm {
     static constexpr float eps = 1e-6f;
     norm(std::size_t count, std::size_t width)
-        : rows(count), features(width), x(normal(count * width, 1)), gate(normal(count * width, 2)), w(normal(width, 3)), y(x.size()) {}
+        : rows(count),
+          features(width),
+          x(normal(count * width, 1)),
+          gate(normal(count * width, 2)),
+          w(normal(width, 3)),
+          y(x.size()) {}
 
     fg::status run() {
         const auto input = as_matrix(std::as_const(x), rows);
@@ -34,7 +39,8 @@ struct norm {
             for (std::size_t c = 0; c < features; ++c) {
                 const double weight = static_cast<double>(w[c]), g = static_cast<double>(gate[r * features + c]);
                 const double factor = Kind == kind::l2 ? 1 : (Kind == kind::rms ? 1 + weight : weight * g / (1 + std::exp(-g)));
-                want[r * features + c] = static_cast<double>(x[r * features + c]) / std::sqrt(square + static_cast<double>(eps)) * factor;
+                want[r * features + c] =
+                    static_cast<double>(x[r * features + c]) / std::sqrt(square + static_cast<double>(eps)) * factor;
             }
         }
         return compare(y, want, 1e-5);
@@ -60,8 +66,8 @@ void register_benchmarks() {
                                            std::size_t{4096});
             add_case<norm<Isa, kind::gated>>(name("gated_rms_norm", "f32", Isa::name, fg::concat(tokens * 32, "x128")), Isa::name,
                                              tokens * 32, std::size_t{128});
-            add_case<norm<Isa, kind::l2>>(name("l2_norm", "f32", Isa::name, fg::concat(tokens * 32, "x128")), Isa::name, tokens * 32,
-                                          std::size_t{128});
+            add_case<norm<Isa, kind::l2>>(name("l2_norm", "f32", Isa::name, fg::concat(tokens * 32, "x128")), Isa::name,
+                                          tokens * 32, std::size_t{128});
         }
     });
 }

@@ -1,6 +1,6 @@
 // Rotary position embedding of 32 heads of 128 features, 64 of them rotary, angles included.
-#include "bench.hpp"
 #include "frugal/ops/rope/rope.hpp"
+#include "bench.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 namespace bench {
@@ -11,7 +11,10 @@ template <class Isa>
 struct rotation {
     static constexpr std::size_t heads = 32, head_dim = 128, rotary = 64;
     explicit rotation(std::size_t tokens)
-        : table(fg::ops::rope_table::make(1e6, rotary)), original(normal(tokens * heads * head_dim, 1)), x(original), positions(tokens) {
+        : table(fg::ops::rope_table::make(1e6, rotary)),
+          original(normal(tokens * heads * head_dim, 1)),
+          x(original),
+          positions(tokens) {
         for (std::size_t t = 0; t < tokens; ++t) {
             const auto at = static_cast<std::int32_t>(1000 + t);
             positions[t] = {at, at, at};

@@ -25,8 +25,10 @@ struct choice {
         if (token < 0 || static_cast<std::size_t>(token) >= vocabulary) return "a token outside of the vocabulary";
         if (sampler.options().temperature == 0 && token != greatest - logits.begin()) return "not the greatest logit";
         // A token among the top k has fewer than k above it.
-        const auto above = std::count_if(logits.begin(), logits.end(), [&](float l) { return l > logits[static_cast<std::size_t>(token)]; });
-        if (sampler.options().top_k != 0 && static_cast<std::size_t>(above) >= sampler.options().top_k) return "a token outside of the top k";
+        const auto above =
+            std::count_if(logits.begin(), logits.end(), [&](float l) { return l > logits[static_cast<std::size_t>(token)]; });
+        if (sampler.options().top_k != 0 && static_cast<std::size_t>(above) >= sampler.options().top_k)
+            return "a token outside of the top k";
         return {};
     }
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -41,6 +40,9 @@ std::size_t threads() {
     return asked < 1 ? 1 : static_cast<std::size_t>(asked);
 }
 
+/// One thread is timed by its own processor time, which other load on the machine disturbs least; several by the clock.
+bool by_cpu_time() { return executor().concurrency() == 1; }
+
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const std::size_t n = values.size();
@@ -55,16 +57,23 @@ public:
         for (const Run& run : runs) {
             const std::string& name = run.run_name.function_name;
             if (run.run_type == Run::RT_Iteration && !failed.contains(name) && run.iterations > 0)
-                seconds_[name].push_back(run.real_accumulated_time / static_cast<double>(run.iterations));
-            if (run.run_type == Run::RT_Aggregate ? run.aggregate_name == "median" : run.repetitions <= 1 || failed.contains(name))
+                seconds_[name].push_back((by_cpu_time() ? run.cpu_accumulated_time : run.real_accumulated_time) /
+                                         static_cast<double>(run.iterations));
+            if (run.run_type == Run::RT_Aggregate ? run.aggregate_name == "median"
+                                                  : run.repetitions <= 1 || failed.contains(name))
                 shown.push_back(run);
         }
+        // Fractions of a rate are not rates.
+        for (Run& run : shown)
+            for (auto& [name, counter] : run.counters)
+                if (name.starts_with("of_")) counter.flags = benchmark::Counter::kDefaults;
         if (!shown.empty()) ConsoleReporter::ReportRuns(shown);
     }
 
     void print_figures() const {
         std::printf("figure machine.read_gigabytes_per_second %.4g\n", limits.bandwidth * 1e-9);
-        for (const auto& [isa, peak] : limits.peak) std::printf("figure machine.%s.peak_gigaflops %.4g\n", isa.c_str(), peak * 1e-9);
+        for (const auto& [isa, peak] : limits.peak)
+            std::printf("figure machine.%s.peak_gigaflops %.4g\n", isa.c_str(), peak * 1e-9);
         for (const auto& [name, seconds] : seconds_) {
             std::string dotted = name;
             std::replace(dotted.begin(), dotted.end(), '/', '.');
@@ -107,7 +116,7 @@ double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
     std::vector<std::uint64_t> sums(parts * 8);  // a cache line each
     double best = 1e300;
     for (int pass = 0; pass < 8; ++pass) {
-        const auto start = std::chrono::steady_clock::now();
+        const double start = parts == 1 ? thread_seconds() : clock_seconds();
         pool.run(parts, [&](std::size_t part) {
             const std::uint64_t* from = data.data() + words / 16 * part / parts * 16;
             const std::uint64_t* const end = data.data() + words / 16 * (part + 1) / parts * 16;
@@ -116,8 +125,7 @@ double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
                 for (std::size_t i = 0; i < 16; ++i) sum[i] += from[i];
             for (std::uint64_t each : sum) sums[part * 8] += each;
         });
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        best = std::min(best, seconds);
+        best = std::min(best, (parts == 1 ? thread_seconds() : clock_seconds()) - start);
     }
     benchmark::DoNotOptimize(sums.data());
     return static_cast<double>(words * sizeof(std::uint64_t)) / best;
@@ -125,7 +133,7 @@ double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
 
 void add(const std::string& name, std::string_view isa, std::function<prepared()> prepare) {
     isa_of[name] = std::string(isa);
-    benchmark::RegisterBenchmark(name.c_str(), [name, prepare = std::move(prepare)](benchmark::State& state) {
+    auto body = [name, prepare = std::move(prepare)](benchmark::State& state) {
         // The library calls this several times for one benchmark; the data of one benchmark at a time is kept.
         static std::string current;
         static prepared ready;
@@ -153,7 +161,9 @@ void add(const std::string& name, std::string_view isa, std::function<prepared()
             state.counters["flops/s"] = Counter(ready.cost.flops, rate);
             state.counters["of_peak"] = Counter(ready.cost.flops / limits.peak.at(isa_of.at(name)), rate);
         }
-    })->UseRealTime()->Unit(benchmark::kMicrosecond);
+    };
+    auto* const registered = benchmark::RegisterBenchmark(name.c_str(), std::move(body))->Unit(benchmark::kMicrosecond);
+    if (!by_cpu_time()) registered->UseRealTime();
 }
 
 }  // namespace bench
@@ -180,7 +190,8 @@ int main(int argc, char** argv) {
     bench::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
         limits.peak[std::string(Isa::name)] = bench::peak_flops<Isa>() * static_cast<double>(concurrency);
     });
-    benchmark::AddCustomContext("frugal_version", frugal::concat(FRUGAL_VERSION_MAJOR, '.', FRUGAL_VERSION_MINOR, '.', FRUGAL_VERSION_PATCH));
+    benchmark::AddCustomContext("frugal_version",
+                                frugal::concat(FRUGAL_VERSION_MAJOR, '.', FRUGAL_VERSION_MINOR, '.', FRUGAL_VERSION_PATCH));
     benchmark::AddCustomContext("compiler", FRUGAL_BENCH_COMPILER);
     benchmark::AddCustomContext("commit", FRUGAL_BENCH_COMMIT);
     benchmark::AddCustomContext("threads", std::to_string(concurrency));

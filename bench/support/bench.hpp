@@ -35,8 +35,8 @@ struct prepared {
     work cost;
 };
 
-/// Registers `name` (op/format/isa/shape). `prepare` is called when the benchmark's turn comes; a failed check stops it from being
-/// timed, and the program ends with 1.
+/// Registers `name` (op/format/isa/shape). `prepare` is called when the benchmark's turn comes; a failed check stops it from
+/// being timed, and the program ends with 1.
 void add(const std::string& name, std::string_view isa, std::function<prepared()> prepare);
 
 /// The same for a type with its data as members: `status run()`, then `std::string check()` on what the first run left, and
@@ -95,7 +95,9 @@ inline std::vector<float> normal(std::size_t n, unsigned seed, float deviation =
 inline fg::matrix_view<const float> as_matrix(const std::vector<float>& data, std::size_t rows) {
     return {data.data(), rows, data.size() / rows};
 }
-inline fg::matrix_view<float> as_matrix(std::vector<float>& data, std::size_t rows) { return {data.data(), rows, data.size() / rows}; }
+inline fg::matrix_view<float> as_matrix(std::vector<float>& data, std::size_t rows) {
+    return {data.data(), rows, data.size() / rows};
+}
 
 /// Largest difference relative to the root mean square of what is wanted; a sentence where it exceeds `tolerance`.
 inline std::string compare(std::span<const float> got, std::span<const double> want, double tolerance) {

@@ -1,5 +1,4 @@
 // Compiled once for each instruction set.
-#include <chrono>
 #include <cstddef>
 
 #include "frugal/device/cpu/simd.hpp"
@@ -21,15 +20,15 @@ double run(std::size_t rounds) {
     const vector a = frugal::simd::broadcast<isa>(seed * 0.999f), b = frugal::simd::broadcast<isa>(seed * 1e-3f);
     vector s[sums];
     for (std::size_t i = 0; i < sums; ++i) s[i] = frugal::simd::broadcast<isa>(seed + static_cast<float>(i));
-    const auto start = std::chrono::steady_clock::now();
+    const double start = thread_seconds();
     for (std::size_t round = 0; round < rounds; ++round)
         for (std::size_t i = 0; i < sums; ++i) s[i] = s[i] * a + b;
-    const auto end = std::chrono::steady_clock::now();
+    const double end = thread_seconds();
     vector total = s[0];
     for (std::size_t i = 1; i < sums; ++i) total += s[i];
     float result = frugal::simd::sum<isa>(total);
     asm volatile("" : "+m"(result));
-    return std::chrono::duration<double>(end - start).count();
+    return end - start;
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ struct ternary {
         std::uint64_t codes;
         std::memcpy(&scale, block, sizeof(scale));
         std::memcpy(&codes, block + sizeof(scale), sizeof(codes));
-        for (std::size_t i = 0; i < block_size; ++i) out[i] = scale * static_cast<float>(static_cast<int>((codes >> (2 * i)) & 3u) - 1);
+        for (std::size_t i = 0; i < block_size; ++i)
+            out[i] = scale * static_cast<float>(static_cast<int>((codes >> (2 * i)) & 3u) - 1);
     }
 
     /// The scale is the mean magnitude; what is below half of it becomes zero.
@@ -72,7 +73,8 @@ int main() {
     frugal::device::cpu<> device;
     frugal::workspace scratch;
     for (const auto& [weights, out] : {std::pair(*exact, &y_exact), std::pair(*rough, &y)}) {
-        const auto done = frugal::ops::matmul<mine::formats>(device, scratch, weights, input, frugal::matrix_view(out->data(), 1, rows));
+        const auto done =
+            frugal::ops::matmul<mine::formats>(device, scratch, weights, input, frugal::matrix_view(out->data(), 1, rows));
         if (!done) {
             std::fprintf(stderr, "%s\n", done.error().message.c_str());
             return 1;

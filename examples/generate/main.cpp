@@ -45,7 +45,7 @@ double seconds_since(clock_type::time_point start) {
 class generator {
 public:
     generator(const arguments& args, const runner::model_file& file, runner::engine& model, ops::sampler sampler)
-        : args_(args), tokenizer_(*file.tokenizer), model_(model), sampler_(std::move(sampler)), stops_(tokenizer_.eos_ids()) {
+        : args_(args), tokenizer_(*file.tokenizer), model_(model), sampler_(std::move(sampler)) {
         context_ = args.model.context != 0 ? args.model.context : model.sizes().context_length;
     }
 
@@ -82,7 +82,7 @@ public:
                 generation = clock_type::now();
                 first = false;
             }
-            if (!args_.ignore_eos && is_stop(token)) break;
+            if (!args_.ignore_eos && tokenizer_.is_eos(token)) break;
             emit(stream.push(token), reply);
             ++time_.new_tokens;
             if (made + 1 == args_.predict) break;
@@ -123,17 +123,11 @@ private:
         std::fflush(stdout);
         reply += text;
     }
-    [[nodiscard]] bool is_stop(std::int32_t token) const {
-        for (const std::int32_t id : stops_)
-            if (id == token) return true;
-        return false;
-    }
-
     const arguments& args_;
     const io::tokenizer& tokenizer_;
     runner::engine& model_;
     ops::sampler sampler_;
-    std::vector<std::int32_t> stops_, seen_;
+    std::vector<std::int32_t> seen_;
     std::size_t context_ = 0;
     timing time_;
 };
@@ -146,19 +140,21 @@ bool read_line(std::string& line) {
 }
 
 status chat(const arguments& args, const io::tokenizer& tokenizer, generator& text) {
-    FRUGAL_TRY_ASSIGN(const auto layout, io::chat_template::create(tokenizer, {.thinking = args.think}));
+    FRUGAL_TRY_ASSIGN(const auto layout, io::chat_template::create(tokenizer));
+    io::chat_options options;
+    options.thinking = args.think;
     std::vector<io::chat_turn> turns;
-    if (!args.system.empty()) turns.push_back({io::chat_role::system, args.system});
+    if (!args.system.empty()) turns.push_back({"system", args.system});
     std::fprintf(stderr, "Chat. An empty line or the end of input leaves.\n");
     for (std::string line;;) {
         std::fprintf(stderr, "\n> ");
         if (!read_line(line) || line.empty()) return {};
-        turns.push_back({io::chat_role::user, line});
-        FRUGAL_TRY_ASSIGN(const auto ids, layout.encode(turns));
+        turns.push_back({"user", line});
+        FRUGAL_TRY_ASSIGN(const auto ids, layout.render(turns, options));
         std::string reply;
         FRUGAL_TRY(text.go_on(ids, reply));
         std::fputc('\n', stdout);
-        turns.push_back({io::chat_role::assistant, std::move(reply)});
+        turns.push_back({"assistant", std::move(reply)});
     }
 }
 
@@ -168,10 +164,11 @@ status run(arguments& args) {
     if (!args.file.empty()) {
         FRUGAL_TRY_ASSIGN(prompt, runner::read_text(args.file));
     } else if (!args.has_prompt && !args.chat) {
-        if (terminal)
+        if (terminal) {
             args.chat = true;
-        else
+        } else {
             FRUGAL_TRY_ASSIGN(prompt, runner::read_text("-"));
+        }
     }
     if (!args.chat && prompt.empty())
         return fail(errc::invalid_argument, "the prompt is empty; give --prompt, --file, or text on standard input");

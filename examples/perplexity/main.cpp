@@ -1,6 +1,7 @@
 // Perplexity of a text: windows of a fixed length, each from an empty state, every token of a window but its first predicted.
 //
 //     perplexity --model tiny-qwen35 --file text.txt
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>

@@ -27,15 +27,15 @@ std::uint64_t physical_memory() {
 }
 
 /// Brings a mapping into memory, page by page, so that the wait is seen as progress and not as a slow first token.
-template <class Report>
-void touch(std::span<const std::byte> bytes, std::uint64_t& done, Report& report) {
+template <io::progress_callback Progress>
+void touch(std::span<const std::byte> bytes, std::uint64_t total, std::uint64_t& done, Progress& progress) {
     constexpr std::size_t page = 4096, step = std::size_t{1} << 22;
     volatile std::byte sink{};
     for (std::size_t begin = 0; begin < bytes.size(); begin += step) {
         const std::size_t end = bytes.size() - begin < step ? bytes.size() : begin + step;
         for (std::size_t i = begin; i < end; i += page) sink = bytes[i];
         done += end - begin;
-        report.update(done);
+        progress(done, total);
     }
     static_cast<void>(sink);
 }
@@ -59,9 +59,8 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         FRUGAL_TRY_ASSIGN(const std::string config, checkpoint.config());
         FRUGAL_TRY_ASSIGN(out.sizes, model::read_config(config, checkpoint, load));
         FRUGAL_TRY_ASSIGN(const std::string tokenizer, checkpoint.read_text("tokenizer.json"));
-        const auto tokenizer_config = checkpoint.read_text("tokenizer_config.json");
-        FRUGAL_TRY_ASSIGN(out.tokenizer, io::tokenizer::from_tokenizer_json(
-                                             tokenizer, tokenizer_config ? *tokenizer_config : std::string()));
+        const auto names = checkpoint.read_text("tokenizer_config.json");
+        FRUGAL_TRY_ASSIGN(out.tokenizer, io::tokenizer::from_tokenizer_json(tokenizer, names ? std::string_view(*names) : std::string_view()));
         for (const io::safetensor* tensor : checkpoint.tensors()) mappings.push_back(tensor->bytes);
         out.checkpoint.emplace(std::move(checkpoint));
     } else {
@@ -80,10 +79,9 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         return fail(errc::out_of_memory, path, ": weights of ", out.bytes >> 20, " MiB do not fit in this machine's ", memory >> 20,
                     " MiB; pass --allow-paging to read them from disk again and again");
     if (memory == 0 || out.bytes <= memory) {
-        io::progress_bar bar("loading", out.bytes);
+        io::progress_bar bar("loading");
         std::uint64_t done = 0;
-        for (const auto& mapping : mappings) touch(mapping, done, bar);
-        bar.finish();
+        for (const auto& mapping : mappings) touch(mapping, out.bytes, done, bar);
     }
     return out;
 }

@@ -4,8 +4,8 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE(name)                                                                                          \
-    template void causal_conv1d_channels<isa::FRUGAL_KERNEL_ISA, activation::name>(                                       \
+#define FRUGAL_INSTANTIATE(name)                                                                                               \
+    template void causal_conv1d_channels<isa::FRUGAL_KERNEL_ISA, activation::name>(                                            \
         matrix_view<const float>, const float*, std::size_t, std::size_t, matrix_view<float>, matrix_view<float>, std::size_t, \
         std::size_t);
 FRUGAL_INSTANTIATE(identity)

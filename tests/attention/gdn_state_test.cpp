@@ -5,12 +5,14 @@ namespace layout = frugal::ops::state_layout;
 
 namespace {
 
-using value_major_gdn = attention::gdn<pairing::grouped, frugal::ops::activation::silu, frugal::ops::scan::recurrent, layout::value_major>;
+using value_major_gdn =
+    attention::gdn<pairing::grouped, frugal::ops::activation::silu, frugal::ops::scan::recurrent, layout::value_major>;
 constexpr gdn_dims small{16, 1, 2, 8, 6, 4};
 
 std::vector<float> rows_of(const std::vector<float>& all, std::size_t first, std::size_t count) {
     const std::size_t width = small.hidden;
-    return {all.begin() + static_cast<std::ptrdiff_t>(first * width), all.begin() + static_cast<std::ptrdiff_t>((first + count) * width)};
+    return {all.begin() + static_cast<std::ptrdiff_t>(first * width),
+            all.begin() + static_cast<std::ptrdiff_t>((first + count) * width)};
 }
 
 fg::errc code(const fg::status& s) { return s ? fg::errc::io : s.error().code; }
@@ -107,7 +109,8 @@ TEST_CASE("C19 rollbacks in a row, and between forward passes of any length, use
 TEST_CASE("C20 rejected draft tokens leave no trace in the recurrent state nor in the conv history") {
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const gdn_layer layer = gdn_layer::random(small, 6);
-        const auto prompt = normals(5 * small.hidden, 7), drafts = normals(3 * small.hidden, 8), next = normals(4 * small.hidden, 9);
+        const auto prompt = normals(5 * small.hidden, 7), drafts = normals(3 * small.hidden, 8),
+                   next = normals(4 * small.hidden, 9);
         for (std::size_t accepted = 0; accepted <= 3; ++accepted) {
             CAPTURE(accepted);
             gdn_runner<Isa> run(layer, 1, 3), plain(layer, 1, 0);
@@ -247,7 +250,9 @@ TEST_CASE("clear is dropping all: zeros, length 0, no way back; the neighbour ke
     CHECK_FALSE(run.state.can_rollback(sequence_id{3}, 0));
 }
 
-TEST_CASE("C24 saved states: what was saved comes back; other sizes, layouts, scalars and damaged bytes are errors that change nothing") {
+TEST_CASE(
+    "C24 saved states: what was saved comes back; other sizes, layouts, scalars and damaged bytes are errors that change "
+    "nothing") {
     const gdn_layer layer = gdn_layer::random(small, 22);
     using isa = fg::isa::baseline;
     gdn_runner<isa> run(layer, 2, 2), other(layer, 2, 5);
@@ -264,7 +269,10 @@ TEST_CASE("C24 saved states: what was saved comes back; other sizes, layouts, sc
 
     run(1, normals(4 * small.hidden, 26));
     const auto before = run.content(1);
-    const auto unchanged = [&] { return same_bits(run.content(1), before) && run.state.length(sequence_id{1}) == 4 && run.state.can_rollback(sequence_id{1}, 2); };
+    const auto unchanged = [&] {
+        return same_bits(run.content(1), before) && run.state.length(sequence_id{1}) == 4 &&
+               run.state.can_rollback(sequence_id{1}, 2);
+    };
     for (std::size_t size = 0; size < bytes.size(); ++size) {
         const auto cut = load(run.state, 1, std::span(bytes).first(size));
         REQUIRE(code(cut) == fg::errc::malformed_file);
@@ -282,7 +290,8 @@ TEST_CASE("C24 saved states: what was saved comes back; other sizes, layouts, sc
     CHECK(damaged(72) == fg::errc::shape_mismatch);  // number of values
     CHECK(code(load(run.state, 2, bytes)) == fg::errc::invalid_argument);
     CHECK(unchanged());
-    for (const auto member : {&gdn_dims::key_heads, &gdn_dims::value_heads, &gdn_dims::key_dim, &gdn_dims::value_dim, &gdn_dims::conv_kernel}) {
+    for (const auto member :
+         {&gdn_dims::key_heads, &gdn_dims::value_heads, &gdn_dims::key_dim, &gdn_dims::value_dim, &gdn_dims::conv_kernel}) {
         gdn_dims changed = small;
         changed.*member *= 2;
         auto state = *attention::gdn_state::create(changed, 1, 0);
@@ -344,7 +353,8 @@ TEST_CASE("creation: bad sizes and too much memory are returned errors") {
     };
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
     CHECK(created(small, 0, 0) == fg::errc::io);  // no sequences: fine
-    for (const auto member : {&gdn_dims::key_heads, &gdn_dims::value_heads, &gdn_dims::key_dim, &gdn_dims::value_dim, &gdn_dims::conv_kernel}) {
+    for (const auto member :
+         {&gdn_dims::key_heads, &gdn_dims::value_heads, &gdn_dims::key_dim, &gdn_dims::value_dim, &gdn_dims::conv_kernel}) {
         gdn_dims d = small;
         d.*member = 0;
         CHECK(created(d, 1, 0) == fg::errc::invalid_argument);

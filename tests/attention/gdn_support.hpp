@@ -50,7 +50,8 @@ struct gdn_layer {
     static gdn_layer from(const golden& file) {
         gdn_layer l;
         const auto& p = file.params();
-        l.dims = {p.at("hidden_size"), p.at("num_k_heads"), p.at("num_v_heads"), p.at("k_head_dim"), p.at("v_head_dim"), p.at("conv_kernel"), p.at("rms_eps")};
+        l.dims = {p.at("hidden_size"), p.at("num_k_heads"), p.at("num_v_heads"), p.at("k_head_dim"),
+                  p.at("v_head_dim"),  p.at("conv_kernel"), p.at("rms_eps")};
         l.qkv = file.f32("w.in_proj_qkv.weight"), l.z = file.f32("w.in_proj_z.weight"), l.beta = file.f32("w.in_proj_b.weight");
         l.alpha = file.f32("w.in_proj_a.weight"), l.out = file.f32("w.out_proj.weight"), l.conv = file.f32("w.conv1d.weight");
         l.a_neg_exp = file.f32("w.A_log"), l.dt_bias = file.f32("w.dt_bias"), l.norm = file.f32("w.norm.weight");
@@ -65,26 +66,32 @@ struct gdn_layer {
         l.qkv = normals(d.channels() * d.hidden, seed, scale), l.z = normals(d.values() * d.hidden, seed + 1, scale);
         l.beta = normals(d.value_heads * d.hidden, seed + 2, scale), l.alpha = normals(d.value_heads * d.hidden, seed + 3, scale);
         l.out = normals(d.hidden * d.values(), seed + 4, scale), l.conv = normals(d.channels() * d.conv_kernel, seed + 5, 0.5f);
-        l.a_neg_exp = normals(d.value_heads, seed + 6), l.dt_bias = normals(d.value_heads, seed + 7), l.norm = normals(d.value_dim, seed + 8);
+        l.a_neg_exp = normals(d.value_heads, seed + 6), l.dt_bias = normals(d.value_heads, seed + 7),
+        l.norm = normals(d.value_dim, seed + 8);
         for (float& value : l.a_neg_exp) value = -std::exp(value);
         return l;
     }
     [[nodiscard]] attention::gdn_weights weights() const {
         const auto matrix = [](const std::vector<float>& data, std::size_t rows) {
             const std::size_t cols = data.size() / rows;
-            return fg::quant::weight_view{fg::quant::f32::type, reinterpret_cast<const std::byte*>(data.data()), rows, cols, cols * sizeof(float)};
+            return fg::quant::weight_view{fg::quant::f32::type, reinterpret_cast<const std::byte*>(data.data()), rows, cols,
+                                          cols * sizeof(float)};
         };
-        return {matrix(qkv, dims.channels()), matrix(z, dims.values()), matrix(beta, dims.value_heads), matrix(alpha, dims.value_heads), matrix(out, dims.hidden),
-                conv, a_neg_exp, dt_bias, norm};
+        return {matrix(qkv, dims.channels()),
+                matrix(z, dims.values()),
+                matrix(beta, dims.value_heads),
+                matrix(alpha, dims.value_heads),
+                matrix(out, dims.hidden),
+                conv,
+                a_neg_exp,
+                dt_bias,
+                norm};
     }
 };
 
-/// The layer in double, from an empty state: outputs, and for each token the least mean square of a head before its norm.
-struct gdn_reference {
-    std::vector<double> y, least_mean_square;
-};
-template <class Gate = double (*)(double)>
-gdn_reference reference64(const gdn_layer& l, std::span<const float> x, Gate gate) {
+/// Outputs of the layer in double, from an empty state, grouped pairing.
+template <class Gate>
+std::vector<double> reference64(const gdn_layer& l, std::span<const float> x, Gate gate) {
     const auto& d = l.dims;
     const std::size_t tokens = x.size() / d.hidden, keys = d.key_heads * d.key_dim, channels = d.channels();
     const auto project = [](const std::vector<float>& w, std::size_t row, const auto* in, std::size_t cols) {
@@ -94,13 +101,14 @@ gdn_reference reference64(const gdn_layer& l, std::span<const float> x, Gate gat
     };
     const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
     std::vector<double> inputs(tokens * channels), s(d.rule().state_size()), c(channels), heads(d.values());
-    gdn_reference out{std::vector<double>(x.size()), std::vector<double>(tokens, 1e300)};
+    std::vector<double> out(x.size());
     for (std::size_t t = 0; t < tokens; ++t) {
         const float* in = x.data() + t * d.hidden;
         for (std::size_t i = 0; i < channels; ++i) {
             inputs[t * channels + i] = project(l.qkv, i, in, d.hidden);
             c[i] = 0;
-            for (std::size_t k = 0; k < d.conv_kernel && k <= t; ++k) c[i] += l.conv[i * d.conv_kernel + d.conv_kernel - 1 - k] * inputs[(t - k) * channels + i];
+            for (std::size_t k = 0; k < d.conv_kernel && k <= t; ++k)
+                c[i] += l.conv[i * d.conv_kernel + d.conv_kernel - 1 - k] * inputs[(t - k) * channels + i];
             c[i] *= sigmoid(c[i]);
         }
         for (std::size_t h = 0; h < 2 * d.key_heads; ++h) {
@@ -123,11 +131,11 @@ gdn_reference reference64(const gdn_layer& l, std::span<const float> x, Gate gat
                 heads[h * d.value_dim + v] = read / std::sqrt(double(d.key_dim));
                 square += heads[h * d.value_dim + v] * heads[h * d.value_dim + v] / double(d.value_dim);
             }
-            out.least_mean_square[t] = std::min(out.least_mean_square[t], square);
             for (std::size_t v = 0; v < d.value_dim; ++v)
-                heads[h * d.value_dim + v] *= l.norm[v] * gate(project(l.z, h * d.value_dim + v, in, d.hidden)) / std::sqrt(square + double(d.eps));
+                heads[h * d.value_dim + v] *=
+                    l.norm[v] * gate(project(l.z, h * d.value_dim + v, in, d.hidden)) / std::sqrt(square + double(d.eps));
         }
-        for (std::size_t i = 0; i < d.hidden; ++i) out.y[t * d.hidden + i] = project(l.out, i, heads.data(), d.values());
+        for (std::size_t i = 0; i < d.hidden; ++i) out[t * d.hidden + i] = project(l.out, i, heads.data(), d.values());
     }
     return out;
 }

@@ -12,7 +12,8 @@ using grouped_sigmoid = attention::gdn<pairing::grouped, ops::activation::sigmoi
 using chunked_sigmoid = attention::gdn<pairing::grouped, ops::activation::sigmoid, ops::scan::chunked<64>>;
 
 std::vector<float> rows_of(const std::vector<float>& all, std::size_t width, std::size_t first, std::size_t count) {
-    return {all.begin() + static_cast<std::ptrdiff_t>(first * width), all.begin() + static_cast<std::ptrdiff_t>((first + count) * width)};
+    return {all.begin() + static_cast<std::ptrdiff_t>(first * width),
+            all.begin() + static_cast<std::ptrdiff_t>((first + count) * width)};
 }
 
 /// The newest 3 of the 4 columns that the reference caches, as [3, channels].
@@ -23,6 +24,32 @@ std::vector<float> history_of(const std::vector<float>& columns, std::size_t row
     return out;
 }
 
+/// Compares tokens with the golden file's at its tolerance. A token whose head outputs nearly cancel (root mean square 5e-5,
+/// far below the norm's sqrt(eps)) has its rounding errors multiplied by a thousand: there the golden file, itself f32, is off
+/// from the double reference by about its own tolerance, and its two ways to compute the token differ by more. Such a token
+/// is compared with the double reference, at four times the file's distance from it. Returns how many there were.
+std::size_t check_tokens(const std::vector<float>& got, const std::vector<float>& want, std::span<const double> exact,
+                         std::size_t hidden, tolerance tol, const std::string& what) {
+    std::size_t delicate = 0;
+    for (std::size_t t = 0; t < got.size() / hidden; ++t) {
+        double distance = 0;
+        std::vector<float> reference(hidden);
+        for (std::size_t i = 0; i < hidden; ++i) {
+            const double w = exact[t * hidden + i];
+            reference[i] = static_cast<float>(w);
+            distance = std::max(distance, std::abs(want[t * hidden + i] - w) / (tol.atol + tol.rtol * std::abs(w)));
+        }
+        if (distance <= 0.5) {
+            check_close(rows_of(got, hidden, t, 1), rows_of(want, hidden, t, 1), tol, what);
+        } else {
+            ++delicate;
+            check_close(rows_of(got, hidden, t, 1), reference, {4 * distance * tol.atol, 4 * distance * tol.rtol},
+                        what + ", delicate token");
+        }
+    }
+    return delicate;
+}
+
 template <class Isa, class Variant>
 void check_layer(const std::string& name) {
     const golden file(name);
@@ -30,28 +57,36 @@ void check_layer(const std::string& name) {
     const std::size_t hidden = layer.dims.hidden, channels = layer.dims.channels(), size = layer.dims.rule().state_size();
     const auto x = file.f32("x"), want = file.f32("y"), one_call = file.f32("y_one_call");
     const auto tol = file.tol("y");
+    const bool silu = file.params().at("gate") == "silu";
+    const auto gate = [silu](double v) { return (silu ? v : 1.0) / (1 + std::exp(-v)); };
+    std::vector<double> exact[2];
+    for (std::size_t row = 0; row < 2; ++row) exact[row] = reference64(layer, rows_of(x, hidden, 23 * row, 23), gate);
     gdn_runner<Isa, Variant> run(layer, 4, 0);
-    std::size_t at = 0;
+    std::size_t at = 0, delicate = 0;
     for (const std::size_t n : {13, 1, 1, 1, 1, 6}) {
         // Both rows of the reference's batch as two sequences of one batch.
         auto rows = rows_of(x, hidden, at, n), second = rows_of(x, hidden, 23 + at, n);
         rows.insert(rows.end(), second.begin(), second.end());
         const auto y = run({{sequence_id{0}, 0, n}, {sequence_id{2}, n, n}}, rows);
-        check_close(rows_of(y, hidden, 0, n), rows_of(want, hidden, at, n), tol, name + " y, row 0");
-        check_close(rows_of(y, hidden, n, n), rows_of(want, hidden, 23 + at, n), tol, name + " y, row 1");
+        for (std::size_t row = 0; row < 2; ++row)
+            delicate += check_tokens(rows_of(y, hidden, row * n, n), rows_of(want, hidden, 23 * row + at, n),
+                                     std::span(exact[row]).subspan(at * hidden, n * hidden), hidden, tol, name + " y");
         at += n;
         const std::string suffix = (at < 10 ? "0" : "") + std::to_string(at);
         const auto states = file.f32("recurrent_state_" + suffix), columns = file.f32("conv_state_" + suffix);
         for (std::size_t row = 0; row < 2; ++row) {
             const auto content = run.content(static_cast<int>(2 * row));
             check_close(rows_of(content, size, 0, 1), rows_of(states, size, row, 1), tol, name + " state");
-            check_close(std::vector<float>(content.begin() + static_cast<std::ptrdiff_t>(size), content.end()), history_of(columns, row, channels), tol, name + " history");
+            check_close(std::vector<float>(content.begin() + static_cast<std::ptrdiff_t>(size), content.end()),
+                        history_of(columns, row, channels), tol, name + " history");
         }
     }
     for (std::size_t row = 0; row < 2; ++row) {
         run.state.clear(sequence_id{1});
-        check_close(run(1, rows_of(x, hidden, 23 * row, 23)), rows_of(one_call, hidden, 23 * row, 23), tol, name + " in one call");
+        delicate += check_tokens(run(1, rows_of(x, hidden, 23 * row, 23)), rows_of(one_call, hidden, 23 * row, 23), exact[row],
+                                 hidden, tol, name + " in one call");
     }
+    CHECK(delicate <= 2);  // one token, in each of the two ways
 }
 
 }  // namespace
@@ -81,15 +116,20 @@ TEST_CASE("C14 left padding: only visible tokens are fed, and give what the mask
             std::fill_n(second.begin(), padding * hidden, quiet_nan);
             rows.insert(rows.end(), second.begin(), second.end());
             gdn_runner<Isa, Variant> run(layer, 2, 0);
-            const auto y = run({{sequence_id{0}, 0, 13}, {sequence_id::padding, 13, padding}, {sequence_id{1}, 13 + padding, 13 - padding}}, rows);
+            const auto y =
+                run({{sequence_id{0}, 0, 13}, {sequence_id::padding, 13, padding}, {sequence_id{1}, 13 + padding, 13 - padding}},
+                    rows);
             check_close(rows_of(y, hidden, 0, 13), rows_of(want, hidden, 0, 13), tol, "row without padding");
-            check_close(rows_of(y, hidden, 13 + padding, 13 - padding), rows_of(want, hidden, 13 + padding, 13 - padding), tol, "row with padding");
+            check_close(rows_of(y, hidden, 13 + padding, 13 - padding), rows_of(want, hidden, 13 + padding, 13 - padding), tol,
+                        "row with padding");
             for (int row = 0; row < 2; ++row)
-                check_close(rows_of(run.content(row), size, 0, 1), rows_of(states, size, static_cast<std::size_t>(row), 1), tol, "state");
+                check_close(rows_of(run.content(row), size, 0, 1), rows_of(states, size, static_cast<std::size_t>(row), 1), tol,
+                            "state");
             CHECK(run.state.length(sequence_id{1}) == 8);
             // The same tokens without any padding around: the same bits.
             gdn_runner<Isa, Variant> alone(layer, 1, 0);
-            CHECK(same_bits(alone(0, rows_of(x, hidden, 23 + padding, 13 - padding)), rows_of(y, hidden, 13 + padding, 13 - padding)));
+            CHECK(same_bits(alone(0, rows_of(x, hidden, 23 + padding, 13 - padding)),
+                            rows_of(y, hidden, 13 + padding, 13 - padding)));
             CHECK(same_bits(alone.content(0), run.content(1)));
         };
         check(fg::type_tag<grouped_silu>{}, "gdn/layer_qwen3_5_silu_k2v4");
@@ -109,7 +149,8 @@ TEST_CASE("C08 the same layer in Hugging Face order (grouped) and in GGUF order 
         const auto permuted = [&](const std::vector<float>& data, std::size_t before, std::size_t per_head) {
             std::vector<float> out = data;
             for (std::size_t j = 0; j < d.value_heads; ++j)
-                std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(before + source(j) * per_head), per_head, out.begin() + static_cast<std::ptrdiff_t>(before + j * per_head));
+                std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(before + source(j) * per_head), per_head,
+                            out.begin() + static_cast<std::ptrdiff_t>(before + j * per_head));
             return out;
         };
         gdn_layer gguf = hf;
@@ -128,14 +169,16 @@ TEST_CASE("C08 the same layer in Hugging Face order (grouped) and in GGUF order 
         const auto y_hf = from_hf(0, x), y_gguf = from_gguf(0, x);
         // Heads are independent: their states are the same bits. Only the output projection adds in another order.
         const std::size_t size = d.rule().state_size();
-        CHECK(same_bits(permuted(rows_of(from_hf.content(0), size, 0, 1), 0, d.key_dim * d.value_dim), rows_of(from_gguf.content(0), size, 0, 1)));
+        CHECK(same_bits(permuted(rows_of(from_hf.content(0), size, 0, 1), 0, d.key_dim * d.value_dim),
+                        rows_of(from_gguf.content(0), size, 0, 1)));
         check_close(y_gguf, y_hf, file.tol("y"), "tiled against grouped");
         check_close(y_gguf, rows_of(file.f32("y_one_call"), hidden, 0, 23), file.tol("y"), "tiled against the reference");
         // The wrong pairing is not close.
         gdn_runner<Isa> wrong(gguf, 1, 0);
         const auto y_wrong = wrong(0, x);
         double difference = 0;
-        for (std::size_t i = 0; i < y_wrong.size(); ++i) difference = std::max(difference, std::abs(double(y_wrong[i]) - y_hf[i]));
+        for (std::size_t i = 0; i < y_wrong.size(); ++i)
+            difference = std::max(difference, std::abs(double(y_wrong[i]) - y_hf[i]));
         CHECK(difference > 1e-2);
     });
 }
@@ -300,7 +343,8 @@ TEST_CASE("C17 a slot that held NaN and was cleared gives what a fresh one gives
             CHECK(used.state.length(sequence_id{0}) == 0);
             CHECK_FALSE(used.state.can_rollback(sequence_id{0}, 1));
             const auto x = normals(3 * hidden, 13);
-            for (std::size_t t = 0; t < 3; ++t) CHECK(same_bits(used(0, rows_of(x, hidden, t, 1)), fresh(0, rows_of(x, hidden, t, 1))));
+            for (std::size_t t = 0; t < 3; ++t)
+                CHECK(same_bits(used(0, rows_of(x, hidden, t, 1)), fresh(0, rows_of(x, hidden, t, 1))));
             CHECK(same_bits(used.content(0), fresh.content(0)));
             for (const float value : used.content(0)) REQUIRE(std::isfinite(value));
         }

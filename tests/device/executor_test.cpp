@@ -64,7 +64,8 @@ TEST_CASE("several threads share one pool") {
     std::vector<std::thread> callers;
     for (int caller = 0; caller < 4; ++caller)
         callers.emplace_back([&] {
-            for (int round = 0; round < 100; ++round) pool.run(7, [&](std::size_t) { sum.fetch_add(1, std::memory_order_relaxed); });
+            for (int round = 0; round < 100; ++round)
+                pool.run(7, [&](std::size_t) { sum.fetch_add(1, std::memory_order_relaxed); });
         });
     for (auto& each : callers) each.join();
     CHECK(sum.load() == 4 * 100 * 7);

@@ -71,8 +71,8 @@ TEST_CASE("probes agree with the flags that the operating system lists") {
     if (flags.empty()) return;  // not x86 Linux
     CHECK(fg::isa::supported<fg::isa::baseline>());
     CHECK(fg::isa::supported<fg::isa::avx2>() == all_of(flags, {"avx", "avx2", "fma", "f16c"}));
-    CHECK(fg::isa::supported<fg::isa::avx512>() ==
-          all_of(flags, {"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}));
+    CHECK(fg::isa::supported<fg::isa::avx512>() == all_of(flags, {"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe",
+                                                                  "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}));
 }
 
 TEST_CASE("a tag outside the table is not supported") { CHECK_FALSE(fg::isa::supported<never>()); }

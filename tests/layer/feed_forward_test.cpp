@@ -30,12 +30,20 @@ struct reference {
     layer::moe_dims dims;
 
     explicit reference(const std::string& name)
-        : file(name), hidden(file.params().at("hidden_size")), experts(file.params().at("num_experts")),
-          width(file.params().at("moe_intermediate")), shared_width(file.params().at("shared_intermediate")),
-          router(file.f32("w.gate.weight")), gate_up(file.f32("w.experts.gate_up_proj")), down(file.f32("w.experts.down_proj")),
-          shared_gate(file.f32("w.shared_expert_gate.weight")), shared_gate_proj(file.f32("w.shared_expert.gate_proj.weight")),
-          shared_up(file.f32("w.shared_expert.up_proj.weight")), shared_down(file.f32("w.shared_expert.down_proj.weight")),
-          x(file.f32("x")), dims{experts, file.params().at("top_k"), file.params().at("norm_topk_prob")} {
+        : file(name),
+          hidden(file.params().at("hidden_size")),
+          experts(file.params().at("num_experts")),
+          width(file.params().at("moe_intermediate")),
+          shared_width(file.params().at("shared_intermediate")),
+          router(file.f32("w.gate.weight")),
+          gate_up(file.f32("w.experts.gate_up_proj")),
+          down(file.f32("w.experts.down_proj")),
+          shared_gate(file.f32("w.shared_expert_gate.weight")),
+          shared_gate_proj(file.f32("w.shared_expert.gate_proj.weight")),
+          shared_up(file.f32("w.shared_expert.up_proj.weight")),
+          shared_down(file.f32("w.shared_expert.down_proj.weight")),
+          x(file.f32("x")),
+          dims{experts, file.params().at("top_k"), file.params().at("norm_topk_prob")} {
         const auto half = static_cast<std::ptrdiff_t>(width * hidden);
         for (auto at = gate_up.begin(); at != gate_up.end(); at += 2 * half) {
             gate.insert(gate.end(), at, at + half);
@@ -105,7 +113,21 @@ TEST_CASE("a mixture of experts equals the reference, from fused or separate sta
             test::check_close(separate, r.file.f32("y"), r.file.tol("y"), name);
             test::check_close(run<Isa>(1, r.dims, r.weights(false, false), x), r.file.f32("routed"), r.file.tol("routed"), name);
             CHECK(test::equal_bits(separate, run<Isa>(1, r.dims, r.weights(true), x)));
-            for (const std::size_t count : {2u, 5u}) CHECK(test::equal_bits(separate, run<Isa>(count, r.dims, r.weights(true), x)));
+            for (const std::size_t count : {2u, 5u})
+                CHECK(test::equal_bits(separate, run<Isa>(count, r.dims, r.weights(true), x)));
+            // One matrix an expert, anywhere in memory and in any order.
+            auto scattered = r.weights(false);
+            std::vector<std::vector<float>> memory(r.experts);
+            std::vector<quant::weight_view> matrices(r.experts);
+            for (std::size_t e = r.experts; e-- > 0;) {
+                const auto at = r.down.begin() + static_cast<std::ptrdiff_t>(e * r.hidden * r.width);
+                memory[e].assign(at, at + static_cast<std::ptrdiff_t>(r.hidden * r.width));
+                matrices[e] = test::f32_weights(memory[e], r.width);
+            }
+            scattered.down = *layer::expert_stack::separate(matrices);
+            CHECK(test::equal_bits(separate, run<Isa>(1, r.dims, scattered, x)));
+            matrices[3].rows -= 1;
+            CHECK(layer::expert_stack::separate(matrices).error().code == fg::errc::shape_mismatch);
             // A shared expert without a gate of its own is added as it is.
             auto ungated = r.weights(true);
             ungated.shared_gate = {};
@@ -190,7 +212,8 @@ TEST_CASE("C62 a router that has no finite answer is a returned error") {
             auto x = r.x;
             x[7 * r.hidden + 3] = bad;
             std::vector<float> y(x.size());
-            const auto got = layer::moe<formats>(dev, scratch, r.dims, r.weights(true), as_rows(x, r.hidden), as_rows(y, r.hidden));
+            const auto got =
+                layer::moe<formats>(dev, scratch, r.dims, r.weights(true), as_rows(x, r.hidden), as_rows(y, r.hidden));
             if (bad == 3e38f && got) continue;  // large but finite inputs may have finite logits
             REQUIRE(!got);
             CHECK(got.error().code == fg::errc::not_finite);
@@ -204,7 +227,8 @@ TEST_CASE("C15 no rows at all are no work") {
     fg::device::cpu<fg::isa::baseline, fg::counters_on> dev;
     fg::workspace scratch;
     CHECK(layer::moe<formats>(dev, scratch, r.dims, r.weights(true), {nullptr, 0, r.hidden}, {nullptr, 0, r.hidden}));
-    const layer::dense_ffn_weights dense{test::f32_weights(r.shared_gate_proj, r.hidden), test::f32_weights(r.shared_up, r.hidden),
+    const layer::dense_ffn_weights dense{test::f32_weights(r.shared_gate_proj, r.hidden),
+                                         test::f32_weights(r.shared_up, r.hidden),
                                          test::f32_weights(r.shared_down, r.shared_width)};
     CHECK(layer::dense_ffn<formats>(dev, scratch, dense, {nullptr, 0, r.hidden}, {nullptr, 0, r.hidden}));
     CHECK(dev.counters().read(fg::counter::weight_bytes_read) == 0);
@@ -251,7 +275,8 @@ TEST_CASE("a mixture of experts whose parts do not fit is refused") {
 TEST_CASE("the dense feed-forward equals the reference's shared expert, for any threads and split") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const reference r(cases[0]);
-        const layer::dense_ffn_weights weights{test::f32_weights(r.shared_gate_proj, r.hidden), test::f32_weights(r.shared_up, r.hidden),
+        const layer::dense_ffn_weights weights{test::f32_weights(r.shared_gate_proj, r.hidden),
+                                               test::f32_weights(r.shared_up, r.hidden),
                                                test::f32_weights(r.shared_down, r.shared_width)};
         const auto x = as_rows(r.x, r.hidden);
         std::vector<float> first;
@@ -284,7 +309,8 @@ TEST_CASE("the dense feed-forward equals the reference's shared expert, for any 
             test::check_close(gated, r.file.f32("shared"), r.file.tol("shared"), "shared");
             auto narrow = weights;
             narrow.up.rows -= 1;
-            CHECK(layer::dense_ffn<formats>(dev, scratch, narrow, x, as_rows(y, r.hidden)).error().code == fg::errc::shape_mismatch);
+            CHECK(layer::dense_ffn<formats>(dev, scratch, narrow, x, as_rows(y, r.hidden)).error().code ==
+                  fg::errc::shape_mismatch);
         }
     });
 }

@@ -23,8 +23,11 @@ struct reference {
     layer::hyper_connection_dims dims;
 
     explicit reference(const std::string& name)
-        : file(name), norm(file.f32("w.hc_norm.weight")), down(file.f32("w.input_mix_weight_down.weight")),
-          up(file.f32("w.input_mix_weight_up.weight")), x(file.f32("x")) {
+        : file(name),
+          norm(file.f32("w.hc_norm.weight")),
+          down(file.f32("w.input_mix_weight_down.weight")),
+          up(file.f32("w.input_mix_weight_up.weight")),
+          x(file.f32("x")) {
         if (file.has("w.block_inject_weight.weight")) inject = file.f32("w.block_inject_weight.weight");
         dims = {file.params().at("hidden_size"), file.params().at("hc_count"), file.params().at("hc_lowrank"),
                 file.params().at("rms_eps").get<float>()};

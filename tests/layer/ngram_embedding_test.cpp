@@ -35,9 +35,16 @@ struct reference {
     std::size_t total;
 
     explicit reference(const std::string& name)
-        : file(name), table(file.f32("w.ple_embedding.ngram_embedding.weight")), key(file.f32("w.key_proj.weight")),
-          value(file.f32("w.value_proj.weight")), norm_key(file.f32("w.norm_key.weight")), norm_query(file.f32("w.norm_query.weight")),
-          norm_conv(file.f32("w.norm_conv.weight")), conv(file.f32("w.conv1d.weight")), x(file.f32("x")), tokens(file.i64("tokens")),
+        : file(name),
+          table(file.f32("w.ple_embedding.ngram_embedding.weight")),
+          key(file.f32("w.key_proj.weight")),
+          value(file.f32("w.value_proj.weight")),
+          norm_key(file.f32("w.norm_key.weight")),
+          norm_query(file.f32("w.norm_query.weight")),
+          norm_conv(file.f32("w.norm_conv.weight")),
+          conv(file.f32("w.conv1d.weight")),
+          x(file.f32("x")),
+          tokens(file.i64("tokens")),
           total(file.shape("tokens")[1]) {
         const auto& p = file.params();
         const std::size_t ngram_size = p.at("ngram_size");
@@ -47,21 +54,27 @@ struct reference {
         dims.row = file.shape("w.ple_embedding.ngram_embedding.weight")[1];
         dims.conv_kernel = p.at("conv_kernel");
         dims.eps = p.at("rms_eps").get<float>();
-        auto hash = fg::ops::ngram_hash::from_constants(
-            ngram_size, sizes.size() / (ngram_size - 1), 97, p.at("eos_token_id"),
-            as_unsigned(file.i64("w.ple_embedding.layer_multipliers")), as_unsigned(file.i64("w.ple_embedding.ngram_heads_offsets")), sizes);
+        auto hash = fg::ops::ngram_hash::from_constants(ngram_size, sizes.size() / (ngram_size - 1), 97, p.at("eos_token_id"),
+                                                        as_unsigned(file.i64("w.ple_embedding.layer_multipliers")),
+                                                        as_unsigned(file.i64("w.ple_embedding.ngram_heads_offsets")), sizes);
         REQUIRE(hash);
         dims.hash = *hash;
     }
     [[nodiscard]] layer::ngram_weights weights() const {
-        return {fg::ops::row_table(test::f32_weights(table, dims.row)), test::f32_weights(key, dims.embedding()),
-                test::f32_weights(value, dims.embedding()), norm_key, norm_query, norm_conv, conv};
+        return {fg::ops::row_table(test::f32_weights(table, dims.row)),
+                test::f32_weights(key, dims.embedding()),
+                test::f32_weights(value, dims.embedding()),
+                norm_key,
+                norm_query,
+                norm_conv,
+                conv};
     }
     /// The table in shards of unequal length.
     [[nodiscard]] layer::ngram_weights sharded() const {
         auto out = weights();
         const auto whole = test::f32_weights(table, dims.row);
-        auto table_of = fg::ops::row_table::make({whole.rows_range(0, 7), whole.rows_range(7, 100), whole.rows_range(107, whole.rows - 107)});
+        auto table_of =
+            fg::ops::row_table::make({whole.rows_range(0, 7), whole.rows_range(7, 100), whole.rows_range(107, whole.rows - 107)});
         REQUIRE(table_of);
         out.table = *table_of;
         return out;
@@ -72,7 +85,8 @@ struct reference {
         const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(s * total + first);
         return {at, at + static_cast<std::ptrdiff_t>(count)};
     }
-    [[nodiscard]] std::vector<float> rows_of(const std::vector<float>& all, std::size_t s, std::size_t first, std::size_t count) const {
+    [[nodiscard]] std::vector<float> rows_of(const std::vector<float>& all, std::size_t s, std::size_t first,
+                                             std::size_t count) const {
         const auto at = all.begin() + static_cast<std::ptrdiff_t>((s * total + first) * width());
         return {at, at + static_cast<std::ptrdiff_t>(count * width())};
     }
@@ -108,8 +122,8 @@ fg::result<std::vector<float>> forward(const reference& r, const layer::ngram_we
     fg::device::cpu<Isa> dev(threads);
     fg::workspace scratch;
     std::vector<float> y(x.size(), -7);
-    FRUGAL_TRY(embedding::forward<formats>(dev, scratch, r.dims, weights, state, {segments, positions}, tokens, as_rows(x, r.width()),
-                                           as_rows(y, r.width())));
+    FRUGAL_TRY(embedding::forward<formats>(dev, scratch, r.dims, weights, state, {segments, positions}, tokens,
+                                           as_rows(x, r.width()), as_rows(y, r.width())));
     return y;
 }
 
@@ -139,9 +153,10 @@ TEST_CASE("the n-gram embedding equals the reference, in the reference's calls, 
                     const auto y = forward<Isa>(r, r.sharded(), state, {{0, 0, at, n}, {1, 1, at, n}}, threads);
                     REQUIRE(y);
                     for (std::size_t s = 0; s < 2; ++s)
-                        test::check_close(slice(*y, s * n * r.width(), n * r.width()), r.rows_of(want, s, at, n), r.file.tol("y"), "y");
+                        test::check_close(slice(*y, s * n * r.width(), n * r.width()), r.rows_of(want, s, at, n), r.file.tol("y"),
+                                          "y");
                     at += n;
-                    const std::string suffix = at < 10 ? "0" + std::to_string(at) : std::to_string(at);
+                    const std::string suffix = fg::concat(at < 10 ? "0" : "", at);
                     const auto history = r.file.f32("conv_state_" + suffix);
                     const std::size_t length = r.dims.conv_history();
                     for (std::size_t s = 0; s < 2; ++s) {
@@ -209,7 +224,8 @@ TEST_CASE("C14 left padding: the visible tokens alone give the reference's rows"
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         for (const char* name : cases) {
             const reference r(name);
-            const auto mask = r.file.i64("mask"), own_mask = std::vector<std::int64_t>(mask.end() - static_cast<std::ptrdiff_t>(r.total), mask.end());
+            const auto mask = r.file.i64("mask"),
+                       own_mask = std::vector<std::int64_t>(mask.end() - static_cast<std::ptrdiff_t>(r.total), mask.end());
             const auto pads = static_cast<std::size_t>(std::count(own_mask.begin(), own_mask.end(), 0));
             REQUIRE(pads == 6);
             auto state = r.state(2);
@@ -218,7 +234,8 @@ TEST_CASE("C14 left padding: the visible tokens alone give the reference's rows"
             const auto want = r.file.f32("y_leftpad");
             test::check_close(slice(*y, pads * r.width(), (r.total - pads) * r.width()), r.rows_of(want, 1, pads, r.total - pads),
                               r.file.tol("y_leftpad"), name);
-            CHECK(std::all_of(y->begin(), y->begin() + static_cast<std::ptrdiff_t>(pads * r.width()), [](float v) { return v == 0; }));
+            CHECK(std::all_of(y->begin(), y->begin() + static_cast<std::ptrdiff_t>(pads * r.width()),
+                              [](float v) { return v == 0; }));
         }
     });
 }
@@ -230,7 +247,8 @@ TEST_CASE("C13 sequences of one batch do not see each other: alone and together 
         auto alone0 = r.state(1), alone1 = r.state(1), together = r.state(3);
         for (const auto& [at, n0, n1] : {std::tuple<std::size_t, std::size_t, std::size_t>{0, 5, 3}, {5, 1, 0}, {6, 7, 9}}) {
             const std::size_t at1 = at == 0 ? 0 : 3;
-            const auto y0 = forward<Isa>(r, weights, alone0, {{0, 0, at, n0}}), y1 = forward<Isa>(r, weights, alone1, {{0, 1, at1, n1}});
+            const auto y0 = forward<Isa>(r, weights, alone0, {{0, 0, at, n0}}),
+                       y1 = forward<Isa>(r, weights, alone1, {{0, 1, at1, n1}});
             const auto both = forward<Isa>(r, weights, together, {{2, 1, at1, n1}, {0, 0, at, n0}}, 3);
             REQUIRE(y0);
             REQUIRE(y1);
@@ -248,10 +266,12 @@ TEST_CASE("C18 equal sequences in one batch give one answer") {
         const reference r(cases[1]);
         auto state = r.state(5);
         for (const auto& [at, n] : {std::pair<std::size_t, std::size_t>{0, 9}, {9, 1}, {10, 1}, {11, 4}}) {
-            const auto y = forward<Isa>(r, r.weights(), state, {{0, 0, at, n}, {1, 0, at, n}, {4, 1, at, n}, {2, 0, at, n}, {3, 0, at, n}}, 2);
+            const auto y = forward<Isa>(r, r.weights(), state,
+                                        {{0, 0, at, n}, {1, 0, at, n}, {4, 1, at, n}, {2, 0, at, n}, {3, 0, at, n}}, 2);
             REQUIRE(y);
             const std::size_t size = n * r.width();
-            for (const std::size_t other : {1u, 3u, 4u}) CHECK(test::equal_bits(slice(*y, other * size, size), slice(*y, 0, size)));
+            for (const std::size_t other : {1u, 3u, 4u})
+                CHECK(test::equal_bits(slice(*y, other * size, size), slice(*y, 0, size)));
             CHECK(!test::equal_bits(slice(*y, 2 * size, size), slice(*y, 0, size)));
         }
         CHECK(saved(state, 0) == saved(state, 3));
@@ -285,7 +305,8 @@ TEST_CASE("C16 padding segments are neither read nor written, and give zeros") {
         const auto want = forward<Isa>(r, r.weights(), twin, {{2, 0, 0, 3}, {0, 1, 0, 3}});
         REQUIRE(want);
         // Padding rows hold what could not be used: NaN, and a token of no vocabulary.
-        for (std::size_t i = 0; i < 4 * r.width(); ++i) r.x[(r.total + 10) * r.width() + i] = std::numeric_limits<float>::quiet_NaN();
+        for (std::size_t i = 0; i < 4 * r.width(); ++i)
+            r.x[(r.total + 10) * r.width() + i] = std::numeric_limits<float>::quiet_NaN();
         for (std::size_t i = 0; i < 4; ++i) r.tokens[r.total + 10 + i] = -1;
         const auto y = forward<Isa>(r, r.weights(), state, {{-1, 1, 10, 2}, {2, 0, 0, 3}, {-1, 1, 12, 2}}, 3);
         REQUIRE(y);
@@ -308,7 +329,8 @@ TEST_CASE("C17 a cleared slot equals a fresh one, whatever it held") {
         used.clear(sequence_id{0});
         CHECK(used.length(sequence_id{0}) == 0);
         CHECK(saved(used, 0) == saved(fresh, 0));
-        const auto got = forward<Isa>(r, r.weights(), used, {{0, 0, 0, 1}}), want = forward<Isa>(r, r.weights(), fresh, {{0, 0, 0, 1}});
+        const auto got = forward<Isa>(r, r.weights(), used, {{0, 0, 0, 1}}),
+                   want = forward<Isa>(r, r.weights(), fresh, {{0, 0, 0, 1}});
         REQUIRE(got);
         REQUIRE(want);
         CHECK(test::equal_bits(*got, *want));
@@ -346,7 +368,8 @@ TEST_CASE("C19 going back n tokens works as far as checkpoints reach, and is ref
                     CHECK(saved(state, 1) == saved(plain, 1));
                     CHECK(state.length(sequence_id{1}) == 8 - back);
                     // Other tokens from here on.
-                    const auto y = forward<Isa>(r, r.weights(), state, {{1, 1, 11, 13}}), want = forward<Isa>(r, r.weights(), plain, {{1, 1, 11, 13}});
+                    const auto y = forward<Isa>(r, r.weights(), state, {{1, 1, 11, 13}}),
+                               want = forward<Isa>(r, r.weights(), plain, {{1, 1, 11, 13}});
                     REQUIRE(y);
                     CHECK(test::equal_bits(*y, *want));
                     CHECK(saved(state, 1) == saved(plain, 1));
@@ -423,7 +446,8 @@ TEST_CASE("snapshots, copies and saved bytes carry a sequence on unchanged") {
             for (const std::size_t length : {0u, 1u, 2u, 5u, 14u}) {
                 const reference r(name);
                 auto state = r.state(4, 2);
-                if (length != 0) REQUIRE(forward<Isa>(r, r.weights(), state, {{0, 0, 0, length}, {1, 1, 0, 4}, {2, 1, 0, 3}, {3, 1, 2, 6}}));
+                if (length != 0)
+                    REQUIRE(forward<Isa>(r, r.weights(), state, {{0, 0, 0, length}, {1, 1, 0, 4}, {2, 1, 0, 3}, {3, 1, 2, 6}}));
                 const auto snapshot = state.snapshot(sequence_id{0});
                 REQUIRE(snapshot);
                 const auto bytes = saved(state, 0);

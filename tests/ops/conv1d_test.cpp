@@ -18,7 +18,9 @@ using ops::activation::silu;
 
 namespace {
 
-matrix_view<const float> rows_of(const std::vector<float>& data, std::size_t cols) { return {data.data(), data.size() / cols, cols}; }
+matrix_view<const float> rows_of(const std::vector<float>& data, std::size_t cols) {
+    return {data.data(), data.size() / cols, cols};
+}
 matrix_view<float> rows_of(std::vector<float>& data, std::size_t cols) { return {data.data(), data.size() / cols, cols}; }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -49,7 +51,8 @@ std::vector<float> history_of(const std::vector<float>& data, std::size_t first,
 }
 
 /// The plain sum in double, history of zeros.
-std::vector<float> direct(const std::vector<float>& x, const std::vector<float>& w, std::size_t channels, std::size_t kernel, std::size_t dilation) {
+std::vector<float> direct(const std::vector<float>& x, const std::vector<float>& w, std::size_t channels, std::size_t kernel,
+                          std::size_t dilation) {
     const std::size_t tokens = x.size() / channels;
     std::vector<float> y(x.size());
     for (std::size_t t = 0; t < tokens; ++t)
@@ -66,14 +69,16 @@ std::vector<float> direct(const std::vector<float>& x, const std::vector<float>&
 
 /// Runs `x` in calls of the given lengths (the rest in one) and returns outputs and final state.
 template <class Activation, class Device>
-std::pair<std::vector<float>, std::vector<float>> in_chunks(Device& dev, const std::vector<float>& x, const std::vector<float>& w, std::size_t channels,
-                                                            std::size_t kernel, std::size_t dilation, const std::vector<std::size_t>& lengths) {
+std::pair<std::vector<float>, std::vector<float>> in_chunks(Device& dev, const std::vector<float>& x, const std::vector<float>& w,
+                                                            std::size_t channels, std::size_t kernel, std::size_t dilation,
+                                                            const std::vector<std::size_t>& lengths) {
     std::vector<float> y(x.size(), std::numeric_limits<float>::quiet_NaN()), state((kernel - 1) * dilation * channels);
     const matrix_view<float> history(state.data(), (kernel - 1) * dilation, channels);
     const std::size_t tokens = x.size() / channels;
     std::size_t at = 0;
     const auto step = [&](std::size_t n) {
-        REQUIRE(ops::causal_conv1d<Activation>(dev, rows_of(x, channels).rows_range(at, n), w, kernel, dilation, history, rows_of(y, channels).rows_range(at, n)));
+        REQUIRE(ops::causal_conv1d<Activation>(dev, rows_of(x, channels).rows_range(at, n), w, kernel, dilation, history,
+                                               rows_of(y, channels).rows_range(at, n)));
         at += n;
     };
     for (const std::size_t n : lengths) step(n);
@@ -86,7 +91,8 @@ std::pair<std::vector<float>, std::vector<float>> in_chunks(Device& dev, const s
 TEST_CASE("convolution equals the reference: prefill, steps, several tokens after a prefill") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        for (const char* name : {"gdn/conv_prefill_T01", "gdn/conv_prefill_T02", "gdn/conv_prefill_T03", "gdn/conv_prefill_T04", "gdn/conv_prefill_T05", "gdn/conv_prefill_T64"}) {
+        for (const char* name : {"gdn/conv_prefill_T01", "gdn/conv_prefill_T02", "gdn/conv_prefill_T03", "gdn/conv_prefill_T04",
+                                 "gdn/conv_prefill_T05", "gdn/conv_prefill_T64"}) {
             const test::golden file(name);
             const auto shape = file.shape("x");
             const std::size_t channels = shape[1], tokens = shape[2];
@@ -95,23 +101,27 @@ TEST_CASE("convolution equals the reference: prefill, steps, several tokens afte
             for (std::size_t b = 0; b < shape[0]; ++b) {
                 const auto x = turned(file.f32("x"), b * channels * tokens, channels, tokens);
                 std::vector<float> y(x.size()), state(3 * channels);
-                REQUIRE(ops::causal_conv1d<identity>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels), rows_of(y, channels)));
+                REQUIRE(ops::causal_conv1d<identity>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels),
+                                                     rows_of(y, channels)));
                 test::check_close(y, turned(file.f32("y_none"), b * channels * tokens, channels, tokens), tol, "y_none");
                 std::fill(state.begin(), state.end(), 0.0f);
-                REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels), rows_of(y, channels)));
+                REQUIRE(
+                    ops::causal_conv1d<silu>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels), rows_of(y, channels)));
                 test::check_close(y, turned(file.f32("y_silu"), b * channels * tokens, channels, tokens), tol, "y_silu");
                 CHECK(same_bits(state, history_of(file.f32("state_after"), b * channels * 4, channels)));
 
                 std::vector<float> continued = state, out(6 * channels);
                 const auto more = turned(file.f32("x_continue"), b * channels * 6, channels, 6);
-                REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(more, channels), w, 4, 1, rows_of(continued, channels), rows_of(out, channels)));
+                REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(more, channels), w, 4, 1, rows_of(continued, channels),
+                                                 rows_of(out, channels)));
                 test::check_close(out, turned(file.f32("y_continue"), b * channels * 6, channels, 6), tol, "y_continue");
 
                 for (std::size_t i = 0; i < 5; ++i) {
                     const std::size_t at = (i * shape[0] + b) * channels;
                     const auto one = turned(file.f32("x_steps"), at, channels, 1);
                     std::vector<float> step(channels);
-                    REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(one, channels), w, 4, 1, rows_of(state, channels), rows_of(step, channels)));
+                    REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(one, channels), w, 4, 1, rows_of(state, channels),
+                                                     rows_of(step, channels)));
                     test::check_close(step, turned(file.f32("y_steps"), at, channels, 1), tol, "y_steps");
                     CHECK(same_bits(state, history_of(file.f32("state_steps"), at * 4, channels)));
                 }
@@ -140,7 +150,8 @@ TEST_CASE("C12 conv state in chunks shorter than the kernel") {
         CHECK(out == want);
         // A used state is history: it must be read.
         std::vector<float> before = {1, 2, 3}, after(1);
-        REQUIRE(ops::causal_conv1d<identity>(dev, rows_of(std::vector<float>{4}, 1), w, 4, 1, rows_of(before, 1), rows_of(after, 1)));
+        REQUIRE(
+            ops::causal_conv1d<identity>(dev, rows_of(std::vector<float>{4}, 1), w, 4, 1, rows_of(before, 1), rows_of(after, 1)));
         CHECK(after[0] == 4321);
     });
 }
@@ -165,13 +176,15 @@ TEST_CASE("C12 any kernel, dilation, channel count and split gives the bits of o
                         CHECK(same_bits(parts.first, whole.first));
                         CHECK(same_bits(parts.second, whole.second));
                     }
-                    const auto steps = in_chunks<identity>(threaded, x, w, channels, kernel, dilation, std::vector<std::size_t>(tokens, 1));
+                    const auto steps =
+                        in_chunks<identity>(threaded, x, w, channels, kernel, dilation, std::vector<std::size_t>(tokens, 1));
                     CHECK(same_bits(steps.first, whole.first));
                     CHECK(same_bits(steps.second, whole.second));
                 }
         const std::size_t channels = 1000, tokens = 40;
         const auto x = normals(tokens * channels, 1), w = normals(channels * 4, 2);
-        const auto one = in_chunks<silu>(dev, x, w, channels, 4, 1, {}), many = in_chunks<silu>(threaded, x, w, channels, 4, 1, {});
+        const auto one = in_chunks<silu>(dev, x, w, channels, 4, 1, {}),
+                   many = in_chunks<silu>(threaded, x, w, channels, 4, 1, {});
         CHECK(same_bits(one.first, many.first));
         CHECK(same_bits(one.second, many.second));
     });
@@ -183,7 +196,8 @@ TEST_CASE("C13 packed sequences do not see one another") {
         const std::size_t channels = 9;
         const auto x = normals(8 * channels, 5), w = normals(channels * 4, 6);
         const std::vector<float> first(x.begin(), x.begin() + 3 * channels), second(x.begin() + 3 * channels, x.end());
-        const auto a = in_chunks<silu>(dev, first, w, channels, 4, 1, {}), b = in_chunks<silu>(dev, second, w, channels, 4, 1, {});
+        const auto a = in_chunks<silu>(dev, first, w, channels, 4, 1, {}),
+                   b = in_chunks<silu>(dev, second, w, channels, 4, 1, {});
         // Both in one matrix of rows, each with its own state; sentinels around the outputs.
         std::vector<float> y(10 * channels, 1e4f), states(2 * 3 * channels);
         const auto rows = rows_of(x, channels);
@@ -203,10 +217,13 @@ TEST_CASE("C15 no tokens change nothing; wrong shapes are returned errors") {
     fg::device::cpu<fg::isa::baseline> dev;
     std::vector<float> state = {1, 2, 3}, x(4), y(4);
     const std::vector<float> w = {1, 1, 1, 1};
-    REQUIRE(ops::causal_conv1d<identity>(dev, matrix_view<const float>(nullptr, 0, 1), w, 4, 1, rows_of(state, 1), matrix_view<float>(nullptr, 0, 1)));
+    REQUIRE(ops::causal_conv1d<identity>(dev, matrix_view<const float>(nullptr, 0, 1), w, 4, 1, rows_of(state, 1),
+                                         matrix_view<float>(nullptr, 0, 1)));
     CHECK(state == std::vector<float>{1, 2, 3});
     const auto code = [&](std::size_t kernel, std::size_t dilation, std::size_t history, std::size_t outputs) {
-        const auto s = ops::causal_conv1d<identity>(dev, rows_of(x, 1), w, kernel, dilation, matrix_view<float>(state.data(), history, 1), matrix_view<float>(y.data(), outputs, 1));
+        const auto s =
+            ops::causal_conv1d<identity>(dev, rows_of(x, 1), w, kernel, dilation, matrix_view<float>(state.data(), history, 1),
+                                         matrix_view<float>(y.data(), outputs, 1));
         return s ? fg::errc::io : s.error().code;
     };
     CHECK(code(0, 1, 0, 4) == fg::errc::invalid_argument);

@@ -46,9 +46,11 @@ TEST_CASE("elementwise operators equal their formulas for any width and thread c
                 for (std::size_t r = 0; r < rows; ++r) {
                     std::vector<float> row(b.begin() + static_cast<std::ptrdiff_t>(r * cols),
                                            b.begin() + static_cast<std::ptrdiff_t>((r + 1) * cols));
-                    REQUIRE(ops::add_scaled(dev, std::span(scale).subspan(r, 1), as_rows(a, cols).rows_range(r, 1), as_rows(row, cols)));
-                    CHECK(test::equal_bits(row, std::vector<float>(scaled.begin() + static_cast<std::ptrdiff_t>(r * cols),
-                                                                   scaled.begin() + static_cast<std::ptrdiff_t>((r + 1) * cols))));
+                    REQUIRE(ops::add_scaled(dev, std::span(scale).subspan(r, 1), as_rows(a, cols).rows_range(r, 1),
+                                            as_rows(row, cols)));
+                    CHECK(
+                        test::equal_bits(row, std::vector<float>(scaled.begin() + static_cast<std::ptrdiff_t>(r * cols),
+                                                                 scaled.begin() + static_cast<std::ptrdiff_t>((r + 1) * cols))));
                 }
             }
         }

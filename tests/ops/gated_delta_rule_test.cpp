@@ -76,7 +76,8 @@ problem from_golden(const test::golden& file, std::size_t row) {
     const auto take = [&](const char* name) {
         const auto all = file.f32(name);
         const std::size_t n = all.size() / q[0];
-        return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n), all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
+        return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n),
+                                  all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
     };
     p.q = take("q"), p.k = take("k"), p.v = take("v"), p.g = take("g"), p.beta = take("beta");
     p.state = file.has("state0") ? take("state0") : std::vector<float>(p.dims.state_size());
@@ -123,7 +124,8 @@ answer run(Device& dev, const problem& p, const std::vector<std::size_t>& length
     };
     const auto step = [&](std::size_t n) {
         const std::size_t cols = d.value_heads * d.value_dim;
-        REQUIRE(ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, d, view(p.q, n), view(p.k, n), view(p.v, n), view(p.g, n), view(p.beta, n), a.state,
+        REQUIRE(ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, d, view(p.q, n), view(p.k, n), view(p.v, n),
+                                                             view(p.g, n), view(p.beta, n), a.state,
                                                              matrix_view<float>(a.out.data() + at * cols, n, cols)));
         at += n;
     };
@@ -177,7 +179,8 @@ void check_files(const std::vector<std::string>& names) {
             const auto slice = [&](const char* tensor) {
                 const auto all = file.f32(tensor);
                 const std::size_t n = all.size() / rows;
-                return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n), all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
+                return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n),
+                                          all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
             };
             const auto out = slice("out_ref64"), state = slice("state_ref64");
             const auto out_tol = file.tol("out_recurrent"), state_tol = file.tol("state_recurrent");
@@ -217,7 +220,8 @@ TEST_CASE("C01 heads that forget fast: no NaN in a prefill") {
                 CAPTURE(g);
                 problem p = realistic({1, 1, 16, 16}, 200, 3);
                 for (std::size_t t = 0; t < p.tokens; ++t) p.g[t] = alternating && t % 3 != 0 ? -1e-3f : g;
-                const answer want = reference(p), token = run<scan::recurrent>(dev, p), chunks = run<scan::chunked<64>>(dev, p), odd = run<scan::chunked<7>>(dev, p);
+                const answer want = reference(p), token = run<scan::recurrent>(dev, p), chunks = run<scan::chunked<64>>(dev, p),
+                             odd = run<scan::chunked<7>>(dev, p);
                 for (const float value : chunks.out) REQUIRE(std::isfinite(value));
                 for (const float value : chunks.state) REQUIRE(std::isfinite(value));
                 check_answer(token, want, "token by token");
@@ -245,20 +249,26 @@ TEST_CASE("C02 lengths and widths that fill neither chunk nor register stay with
             std::size_t row = 1;
             for (std::size_t s = 0; s < 2; ++s) {
                 const problem& p = s == 0 ? first : second;
-                const auto view = [&](const std::vector<float>& data) { return matrix_view<const float>(data.data(), p.tokens, data.size() / p.tokens); };
+                const auto view = [&](const std::vector<float>& data) {
+                    return matrix_view<const float>(data.data(), p.tokens, data.size() / p.tokens);
+                };
                 REQUIRE(ops::gated_delta_rule<pairing::grouped, layout::key_major, Scan>(
-                    dev, scratch, dims, view(p.q), view(p.k), view(p.v), view(p.g), view(p.beta), std::span(states).subspan(s * dims.state_size(), dims.state_size()),
+                    dev, scratch, dims, view(p.q), view(p.k), view(p.v), view(p.g), view(p.beta),
+                    std::span(states).subspan(s * dims.state_size(), dims.state_size()),
                     matrix_view<float>(out.data() + row * stride, p.tokens, cols, stride)));
                 row += p.tokens;
             }
             row = 1;
             for (std::size_t s = 0; s < 2; ++s)
-                for (std::size_t t = 0; t < lengths[s]; ++t, ++row) CHECK(std::memcmp(&out[row * stride], &alone[s].out[t * cols], cols * sizeof(float)) == 0);
+                for (std::size_t t = 0; t < lengths[s]; ++t, ++row)
+                    CHECK(std::memcmp(&out[row * stride], &alone[s].out[t * cols], cols * sizeof(float)) == 0);
             bool intact = true;
             for (std::size_t r = 0; r < 131; ++r)
-                for (std::size_t c = r == 0 || r == 130 ? 0 : cols; c < stride; ++c) intact = intact && out[r * stride + c] == 1e4f;
+                for (std::size_t c = r == 0 || r == 130 ? 0 : cols; c < stride; ++c)
+                    intact = intact && out[r * stride + c] == 1e4f;
             CHECK(intact);
-            for (std::size_t s = 0; s < 2; ++s) CHECK(std::memcmp(&states[s * dims.state_size()], alone[s].state.data(), dims.state_size() * sizeof(float)) == 0);
+            for (std::size_t s = 0; s < 2; ++s)
+                CHECK(std::memcmp(&states[s * dims.state_size()], alone[s].state.data(), dims.state_size() * sizeof(float)) == 0);
         };
         body(fg::type_tag<scan::recurrent>{});
         body(fg::type_tag<scan::chunked<64>>{});
@@ -273,7 +283,8 @@ TEST_CASE("C02 any key and value dimension equals the reference") {
                 const problem p = realistic({1, 2, key_dim, value_dim}, 70, static_cast<unsigned>(key_dim * 1000 + value_dim));
                 const answer want = reference(p);
                 const std::string what = std::to_string(key_dim) + " x " + std::to_string(value_dim);
-                const answer one = run<scan::recurrent>(dev, p), turned = run<pairing::grouped, layout::value_major, scan::recurrent>(dev, p);
+                const answer one = run<scan::recurrent>(dev, p),
+                             turned = run<pairing::grouped, layout::value_major, scan::recurrent>(dev, p);
                 check_answer(one, want, what);
                 check_answer(run<scan::chunked<64>>(dev, p), want, what + " chunked");
                 CHECK(same_bits(one.out, turned.out));
@@ -315,17 +326,21 @@ TEST_CASE("C05 gates stay f32, one token at a time as in a prefill, over 512 ste
         for (float& value : a) value = normal(generator) - 6.0f;
         for (std::size_t i = 8; i < b.size(); ++i) b[i] = 2.0f * normal(generator);
         const std::vector<float> a_neg_exp = {-0.5f, -2.0f}, bias = {0.1f, -0.3f};
-        const auto gates = [&](matrix_view<const float> from_a, matrix_view<const float> from_b, matrix_view<float> g, matrix_view<float> beta) {
+        const auto gates = [&](matrix_view<const float> from_a, matrix_view<const float> from_b, matrix_view<float> g,
+                               matrix_view<float> beta) {
             REQUIRE(ops::delta_gates(dev, from_a, from_b, a_neg_exp, bias, g, beta));
         };
-        const auto rows = [&](std::vector<float>& data, std::size_t first, std::size_t n) { return matrix_view<float>(data.data() + first * heads, n, heads); };
+        const auto rows = [&](std::vector<float>& data, std::size_t first, std::size_t n) {
+            return matrix_view<float>(data.data() + first * heads, n, heads);
+        };
         gates(rows(a, 0, tokens), rows(b, 0, tokens), rows(p.g, 0, tokens), rows(p.beta, 0, tokens));
         CHECK(p.beta[0] == doctest::Approx(0.622459).epsilon(1e-6));
         std::vector<float> g(p.g.size()), beta(p.beta.size());
         for (std::size_t t = 0; t < tokens; ++t) gates(rows(a, t, 1), rows(b, t, 1), rows(g, t, 1), rows(beta, t, 1));
         CHECK(same_bits(g, p.g));
         CHECK(same_bits(beta, p.beta));
-        const answer whole = run<scan::recurrent>(dev, p), steps = run<scan::recurrent>(dev, p, std::vector<std::size_t>(tokens, 1)), want = reference(p);
+        const answer whole = run<scan::recurrent>(dev, p),
+                     steps = run<scan::recurrent>(dev, p, std::vector<std::size_t>(tokens, 1)), want = reference(p);
         CHECK(same_bits(whole.out, steps.out));
         check_answer(whole, want, "512 steps");
         check_answer(run<scan::chunked<64>>(dev, p), want, "512 steps in chunks");
@@ -338,7 +353,8 @@ TEST_CASE("C07 softplus gate for large arguments, and the gates of the reference
         const std::vector<float> a = {100, 89, -20, 0, 1e30f, -1e30f, 20, -104}, b(8), ones(8, -1.0f), zeros(8);
         std::vector<float> g(8), beta(8);
         const matrix_view<const float> row(a.data(), 1, 8), gate(b.data(), 1, 8);
-        REQUIRE(ops::delta_gates(dev, row, gate, ones, zeros, matrix_view<float>(g.data(), 1, 8), matrix_view<float>(beta.data(), 1, 8)));
+        REQUIRE(ops::delta_gates(dev, row, gate, ones, zeros, matrix_view<float>(g.data(), 1, 8),
+                                 matrix_view<float>(beta.data(), 1, 8)));
         for (std::size_t i = 0; i < 8; ++i) {
             const double x = a[i], want = -(std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))));
             CHECK(std::isfinite(g[i]));
@@ -356,8 +372,9 @@ TEST_CASE("C07 softplus gate for large arguments, and the gates of the reference
         const auto from_a = file.f32("a"), from_b = file.f32("b"), bias = file.f32("dt_bias");
         const std::size_t rows = shape[1], heads = shape[2];
         std::vector<float> got_g(from_a.size()), got_beta(from_a.size());
-        REQUIRE(ops::delta_gates(dev, matrix_view<const float>(from_a.data(), rows, heads), matrix_view<const float>(from_b.data(), rows, heads), a_neg_exp, bias,
-                                 matrix_view<float>(got_g.data(), rows, heads), matrix_view<float>(got_beta.data(), rows, heads)));
+        REQUIRE(ops::delta_gates(
+            dev, matrix_view<const float>(from_a.data(), rows, heads), matrix_view<const float>(from_b.data(), rows, heads),
+            a_neg_exp, bias, matrix_view<float>(got_g.data(), rows, heads), matrix_view<float>(got_beta.data(), rows, heads)));
         test::check_close(got_g, file.f32("g"), file.tol("g"), "g");
         test::check_close(got_beta, file.f32("beta"), file.tol("beta"), "beta");
     });
@@ -370,7 +387,10 @@ TEST_CASE("C08 head pairing: grouped and tiled, and the permutation between them
         problem p{{2, 4, 2, 1}, 1, {1, 0, 0, 1}, {1, 0, 0, 1}, {1, 1, 1, 1}, {0, 0, 0, 0}, {1, 1, 1, 1}, std::vector<float>(8)};
         const auto keys = [](const answer& a) {
             std::array<int, 4> out{};
-            for (std::size_t h = 0; h < 4; ++h) out[h] = a.state[2 * h] == 1 && a.state[2 * h + 1] == 0 ? 0 : a.state[2 * h] == 0 && a.state[2 * h + 1] == 1 ? 1 : -1;
+            for (std::size_t h = 0; h < 4; ++h)
+                out[h] = a.state[2 * h] == 1 && a.state[2 * h + 1] == 0   ? 0
+                         : a.state[2 * h] == 0 && a.state[2 * h + 1] == 1 ? 1
+                                                                          : -1;
             return out;
         };
         CHECK(keys(run<pairing::grouped, layout::key_major, scan::recurrent>(dev, p)) == std::array<int, 4>{0, 0, 1, 1});
@@ -392,8 +412,10 @@ TEST_CASE("C08 head pairing: grouped and tiled, and the permutation between them
                 return out;
             };
             problem tiled = grouped;
-            tiled.v = permuted(grouped.v, dv), tiled.g = permuted(grouped.g, 1), tiled.beta = permuted(grouped.beta, 1), tiled.state = permuted(grouped.state, 8 * dv);
-            const answer a = run<pairing::grouped, layout::key_major, scan::recurrent>(dev, grouped), b = run<pairing::tiled, layout::key_major, scan::recurrent>(dev, tiled);
+            tiled.v = permuted(grouped.v, dv), tiled.g = permuted(grouped.g, 1), tiled.beta = permuted(grouped.beta, 1),
+            tiled.state = permuted(grouped.state, 8 * dv);
+            const answer a = run<pairing::grouped, layout::key_major, scan::recurrent>(dev, grouped),
+                         b = run<pairing::tiled, layout::key_major, scan::recurrent>(dev, tiled);
             CHECK(same_bits(permuted(a.out, dv), b.out));
             CHECK(same_bits(permuted(a.state, 8 * dv), b.state));
             check_answer(b, reference<pairing::tiled>(tiled), "tiled");
@@ -420,9 +442,11 @@ TEST_CASE("C09 state layouts: conversion is the transpose, round-trips, and resu
         problem first = p, rest = p;
         const auto cut = [](std::vector<float>& data, std::size_t tokens, std::size_t begin, std::size_t end) {
             const auto cols = static_cast<std::ptrdiff_t>(data.size() / tokens);
-            data = std::vector<float>(data.begin() + static_cast<std::ptrdiff_t>(begin) * cols, data.begin() + static_cast<std::ptrdiff_t>(end) * cols);
+            data = std::vector<float>(data.begin() + static_cast<std::ptrdiff_t>(begin) * cols,
+                                      data.begin() + static_cast<std::ptrdiff_t>(end) * cols);
         };
-        for (auto member : {&problem::q, &problem::k, &problem::v, &problem::g, &problem::beta}) cut(first.*member, 6, 0, 2), cut(rest.*member, 6, 2, 6);
+        for (auto member : {&problem::q, &problem::k, &problem::v, &problem::g, &problem::beta})
+            cut(first.*member, 6, 0, 2), cut(rest.*member, 6, 2, 6);
         first.tokens = 2, rest.tokens = 4;
         const answer whole = run<scan::recurrent>(dev, p);
         rest.state = run<pairing::grouped, layout::value_major, scan::recurrent>(dev, first).state;
@@ -434,7 +458,8 @@ TEST_CASE("C09 state layouts: conversion is the transpose, round-trips, and resu
 TEST_CASE("C10 the query is scaled by 1/sqrt(key dim)") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        problem p{{1, 1, 16, 3}, 1, std::vector<float>(16), std::vector<float>(16), {4, 8, -2}, {0}, {0.5f}, std::vector<float>(48)};
+        problem p{{1, 1, 16, 3}, 1,      std::vector<float>(16), std::vector<float>(16), {4, 8, -2},
+                  {0},           {0.5f}, std::vector<float>(48)};
         p.q[3] = p.k[3] = 1;
         const std::vector<float> want = {0.5f, 1.0f, -0.25f};  // beta * v * (q . k) / 4, exactly
         CHECK(run<scan::recurrent>(dev, p).out == want);
@@ -467,8 +492,12 @@ TEST_CASE("the state is kept in f32: 512 slow steps, and bf16 activations") {
         fg::device::cpu<Isa> dev;
         const test::golden slow("gdn/state_precision");
         const problem p = from_golden(slow, 0);
-        const auto last = [&](const answer& a) { return std::vector<float>(a.out.end() - 64 * static_cast<std::ptrdiff_t>(p.dims.value_heads * p.dims.value_dim), a.out.end()); };
-        const answer steps = run<scan::recurrent>(dev, p, std::vector<std::size_t>(p.tokens, 1)), chunks = run<scan::chunked<64>>(dev, p);
+        const auto last = [&](const answer& a) {
+            return std::vector<float>(a.out.end() - 64 * static_cast<std::ptrdiff_t>(p.dims.value_heads * p.dims.value_dim),
+                                      a.out.end());
+        };
+        const answer steps = run<scan::recurrent>(dev, p, std::vector<std::size_t>(p.tokens, 1)),
+                     chunks = run<scan::chunked<64>>(dev, p);
         for (const answer* a : {&steps, &chunks}) {
             test::check_close(last(*a), slow.f32("out_last64_ref64"), slow.tol("out_last64_ref64"), "out");
             test::check_close(a->state, slow.f32("state_ref64"), slow.tol("state_ref64"), "state");
@@ -489,14 +518,18 @@ TEST_CASE("C15 gated delta rule: no tokens change nothing; wrong shapes are retu
     const problem p = realistic({2, 4, 8, 4}, 3, 1);
     auto state = p.state;
     std::vector<float> out(p.v.size(), 7.0f);
-    const auto view = [&](const std::vector<float>& data, std::size_t n = 3) { return matrix_view<const float>(data.data(), n, data.size() / 3); };
+    const auto view = [&](const std::vector<float>& data, std::size_t n = 3) {
+        return matrix_view<const float>(data.data(), n, data.size() / 3);
+    };
     const auto call = [&](delta_rule_dims dims, std::size_t n, std::size_t g_rows, std::size_t state_size) {
-        return ops::gated_delta_rule<pairing::grouped>(dev, scratch, dims, view(p.q, n), view(p.k, n), view(p.v, n), view(p.g, g_rows), view(p.beta, n),
-                                                       std::span(state).first(state_size), matrix_view<float>(out.data(), n, 16));
+        return ops::gated_delta_rule<pairing::grouped>(dev, scratch, dims, view(p.q, n), view(p.k, n), view(p.v, n),
+                                                       view(p.g, g_rows), view(p.beta, n), std::span(state).first(state_size),
+                                                       matrix_view<float>(out.data(), n, 16));
     };
     CHECK(call(p.dims, 0, 0, state.size()));
-    for (const auto& s : {call({3, 4, 8, 4}, 3, 3, state.size()), call({0, 4, 8, 4}, 3, 3, state.size()), call({2, 4, 4, 4}, 3, 3, state.size()),
-                          call(p.dims, 3, 2, state.size()), call(p.dims, 3, 3, state.size() - 1)}) {
+    for (const auto& s :
+         {call({3, 4, 8, 4}, 3, 3, state.size()), call({0, 4, 8, 4}, 3, 3, state.size()), call({2, 4, 4, 4}, 3, 3, state.size()),
+          call(p.dims, 3, 2, state.size()), call(p.dims, 3, 3, state.size() - 1)}) {
         REQUIRE_FALSE(s);
         CHECK(s.error().code == fg::errc::shape_mismatch);
     }

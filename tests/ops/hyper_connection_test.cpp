@@ -21,15 +21,17 @@ TEST_CASE("stream operators equal their formulas for any width and thread count"
                 CAPTURE(streams);
                 const auto gate = test::normal_numbers(rows * all, 1, 3.0f), x = test::normal_numbers(rows * all, 2);
                 const auto block = test::normal_numbers(rows * hidden, 3), scale = test::normal_numbers(rows * streams, 4);
-                std::vector<float> want_mean(rows * hidden), want_streams(x.size()), want_silu(gate.size()), want_double(gate.size());
+                std::vector<float> want_mean(rows * hidden), want_streams(x.size()), want_silu(gate.size()),
+                    want_double(gate.size());
                 for (std::size_t r = 0; r < rows; ++r)
                     for (std::size_t i = 0; i < hidden; ++i) {
                         double sum = 0;
                         for (std::size_t s = 0; s < streams; ++s) {
                             const std::size_t at = r * all + s * hidden + i;
                             sum += sigmoid(gate[at]) * static_cast<double>(x[at]);
-                            want_streams[at] = static_cast<float>(static_cast<double>(x[at]) + static_cast<double>(scale[r * streams + s]) *
-                                                                                                  static_cast<double>(block[r * hidden + i]));
+                            want_streams[at] =
+                                static_cast<float>(static_cast<double>(x[at]) + static_cast<double>(scale[r * streams + s]) *
+                                                                                    static_cast<double>(block[r * hidden + i]));
                         }
                         want_mean[r * hidden + i] = static_cast<float>(sum / static_cast<double>(streams));
                     }
@@ -61,9 +63,12 @@ TEST_CASE("stream operators equal their formulas for any width and thread count"
 TEST_CASE("stream operators refuse shapes that do not fit") {
     fg::device::cpu<fg::isa::baseline> dev;
     std::vector<float> six(6), four(4), two(2), three(3);
-    CHECK(ops::gated_stream_mean(dev, as_rows(six, 6), as_rows(six, 6), 4, as_rows(two, 2)).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::gated_stream_mean(dev, as_rows(six, 6), as_rows(six, 6), 0, as_rows(two, 2)).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::gated_stream_mean(dev, as_rows(four, 4), as_rows(six, 6), 3, as_rows(two, 2)).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::gated_stream_mean(dev, as_rows(six, 6), as_rows(six, 6), 4, as_rows(two, 2)).error().code ==
+          fg::errc::shape_mismatch);
+    CHECK(ops::gated_stream_mean(dev, as_rows(six, 6), as_rows(six, 6), 0, as_rows(two, 2)).error().code ==
+          fg::errc::shape_mismatch);
+    CHECK(ops::gated_stream_mean(dev, as_rows(four, 4), as_rows(six, 6), 3, as_rows(two, 2)).error().code ==
+          fg::errc::shape_mismatch);
     CHECK(ops::add_to_streams(dev, as_rows(two, 2), as_rows(two, 2), as_rows(six, 6)).error().code == fg::errc::shape_mismatch);
     CHECK(ops::add_to_streams(dev, as_rows(six, 3), as_rows(two, 2), as_rows(six, 6)).error().code == fg::errc::shape_mismatch);
     CHECK(ops::add_to_streams(dev, as_rows(three, 3), as_rows(two, 2), as_rows(six, 6)));

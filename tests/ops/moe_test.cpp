@@ -118,7 +118,8 @@ TEST_CASE("a router call that cannot be right is refused") {
     CHECK(route(dev, std::vector<float>(6), 3, 4, true).error().code == fg::errc::invalid_argument);
     std::vector<float> logits(6), weight(4);
     std::vector<std::int32_t> index(2);
-    CHECK(ops::route(dev, as_rows(logits, 3), true, {index.data(), 2, 1}, as_rows(weight, 2)).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::route(dev, as_rows(logits, 3), true, {index.data(), 2, 1}, as_rows(weight, 2)).error().code ==
+          fg::errc::shape_mismatch);
     CHECK(ops::route(dev, fg::matrix_view<float>(nullptr, 0, 3), true, {nullptr, 0, 1}, {nullptr, 0, 1}));
 }
 
@@ -129,7 +130,8 @@ TEST_CASE("grouped products have the bits of single ones, for mixed formats and 
     const test::encoded_weights<quant::q8_0> q8(data, 64);
     test::for_each_isa([&]<class Isa>(fg::type_tag<Isa>) {
         std::vector<quant::weight_view> weights;
-        for (const std::size_t rows : {1u, 4u, 5u, 33u, 0u, 7u, 30u}) weights.push_back((rows % 2 == 0 ? q8.view : f32).rows_range(0, rows));
+        for (const std::size_t rows : {1u, 4u, 5u, 33u, 0u, 7u, 30u})
+            weights.push_back((rows % 2 == 0 ? q8.view : f32).rows_range(0, rows));
         const std::vector<std::size_t> tokens = {3, 0, 1, 2, 2, 5, 1};
         std::vector<std::vector<float>> x, want;
         fg::workspace scratch;
@@ -159,7 +161,8 @@ TEST_CASE("grouped products have the bits of single ones, for mixed formats and 
             products[5].y = {got[5].data(), 1, 7};
             CHECK(ops::grouped_matmul<formats>(dev, scratch, products).error().code == fg::errc::shape_mismatch);
             products.resize(5);
-            CHECK(ops::grouped_matmul<quant::list<quant::f32>>(dev, scratch, products).error().code == fg::errc::unsupported_format);
+            CHECK(ops::grouped_matmul<quant::list<quant::f32>>(dev, scratch, products).error().code ==
+                  fg::errc::unsupported_format);
             for (const auto& y : got) CHECK(std::all_of(y.begin(), y.end(), [](float v) { return v == -7.0f; }));
         }
         CHECK(ops::grouped_matmul<formats>(alone, scratch, {}));

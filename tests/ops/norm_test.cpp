@@ -18,7 +18,9 @@ namespace weight = ops::norm_weight;
 
 namespace {
 
-matrix_view<const float> rows_of(const std::vector<float>& data, std::size_t cols) { return {data.data(), data.size() / cols, cols}; }
+matrix_view<const float> rows_of(const std::vector<float>& data, std::size_t cols) {
+    return {data.data(), data.size() / cols, cols};
+}
 matrix_view<float> rows_of(std::vector<float>& data, std::size_t cols) { return {data.data(), data.size() / cols, cols}; }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -87,12 +89,15 @@ TEST_CASE("gated norm equals the reference") {
             const test::golden file(name);
             const auto x = file.f32("x"), gate = file.f32("gate"), w = file.f32("w"), want = file.f32("y");
             std::vector<float> y(x.size());
-            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(gate, w.size()), w, 1e-6f, rows_of(y, w.size())));
+            REQUIRE(
+                ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(gate, w.size()), w, 1e-6f, rows_of(y, w.size())));
             test::check_close(y, want, file.tol("y"), name);
             // In place over x, and over the gate.
             std::vector<float> over_x = x, over_gate = gate;
-            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(over_x, w.size()), rows_of(gate, w.size()), w, 1e-6f, rows_of(over_x, w.size())));
-            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(over_gate, w.size()), w, 1e-6f, rows_of(over_gate, w.size())));
+            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(over_x, w.size()), rows_of(gate, w.size()), w, 1e-6f,
+                                              rows_of(over_x, w.size())));
+            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(over_gate, w.size()), w, 1e-6f,
+                                              rows_of(over_gate, w.size())));
             CHECK(same_bits(over_x, y));
             CHECK(same_bits(over_gate, y));
         };
@@ -212,5 +217,6 @@ TEST_CASE("norms: wrong shapes are returned errors, no rows are no work") {
     CHECK(code(ops::l2_norm(dev, rows_of(x, 8), 1e-6f, rows_of(y, 6))) == fg::errc::shape_mismatch);
     CHECK(code(ops::gated_rms_norm<ops::activation::silu>(dev, rows_of(x, 8), rows_of(x, 6), w, 1e-6f, rows_of(y, 8))) ==
           fg::errc::shape_mismatch);
-    CHECK(ops::rms_norm<weight::plain>(dev, matrix_view<const float>(nullptr, 0, 8), w, 1e-6f, matrix_view<float>(nullptr, 0, 8)));
+    CHECK(
+        ops::rms_norm<weight::plain>(dev, matrix_view<const float>(nullptr, 0, 8), w, 1e-6f, matrix_view<float>(nullptr, 0, 8)));
 }

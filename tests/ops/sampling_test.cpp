@@ -116,7 +116,7 @@ TEST_CASE("top-k and top-p cut by probability, equal logits by id") {
     CHECK(kept(0, 0.5f) == std::set<std::int64_t>{1, 2});
     CHECK(kept(0, 0.7f) == std::set<std::int64_t>{1, 2, 3});
     CHECK(kept(0, 1e-9f) == std::set<std::int64_t>{1});
-    CHECK(kept(2, 0.6f) == std::set<std::int64_t>{1});      // of 0.4 and 0.2, the first is two thirds
+    CHECK(kept(2, 0.6f) == std::set<std::int64_t>{1});  // of 0.4 and 0.2, the first is two thirds
     CHECK(kept(2, 0.7f) == std::set<std::int64_t>{1, 2});
 }
 
@@ -158,8 +158,8 @@ TEST_CASE("one seed gives one sequence, another seed another") {
 TEST_CASE("the generator's numbers are the published ones") {
     // SplitMix64 from seed 1234567, as listed by its authors' reference implementation.
     ops::random_generator random(1234567);
-    for (const std::uint64_t want : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u,
-                                     16408922859458223821u})
+    for (const std::uint64_t want :
+         {6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u, 16408922859458223821u})
         CHECK(random.next() == want);
     for (int i = 0; i < 1000; ++i) {
         const double u = random.uniform();

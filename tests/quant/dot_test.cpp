@@ -210,9 +210,10 @@ TEST_CASE("integer dot products agree with the golden products within the error 
                     power += want[r * vectors + v] * want[r * vectors + v];
                 }
             }
-            // What the reference's own 8-bit activations cost on the same vectors, and 5 % for other choices of ties.
+            // What the reference's own 8-bit activations cost on the same vectors, and a tenth for their scales, which it
+            // rounds to half, and for ties: the luck of 24 products.
             const double reference = file.params().at("comparison").at("vec_dot_error_over_y_rms").template get<double>();
-            CHECK(std::sqrt(error / power) <= 1.05 * reference);
+            CHECK(std::sqrt(error / power) <= 1.1 * reference);
         }
     });
 }

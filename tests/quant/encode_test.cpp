@@ -31,8 +31,8 @@ std::vector<float> decode(const std::vector<std::byte>& bytes) {
     return out;
 }
 
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinite = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
@@ -106,16 +106,16 @@ TEST_CASE("C41 NaN in the input: the block encoder takes it for zero, encode_row
         if constexpr (quant::encodable_format<F> && F::block_size > 1) {
             auto row = test::random_floats(256, 12);
             auto zeroed = row;
-            for (const std::size_t at : {0u, 40u, 95u}) row[at] = nan, zeroed[at] = 0.0f;
+            for (const std::size_t at : {0u, 40u, 95u}) row[at] = not_a_number, zeroed[at] = 0.0f;
             CHECK(encode<F>(row) == encode<F>(zeroed));
             CHECK(quant::all_finite<F>(encode<F>(row).data(), row.size()));
-            CHECK(encode<F>(std::vector<float>(256, nan)) == encode<F>(std::vector<float>(256, 0.0f)));
+            CHECK(encode<F>(std::vector<float>(256, not_a_number)) == encode<F>(std::vector<float>(256, 0.0f)));
             std::vector<std::byte> out(256 / F::block_size * F::block_bytes);
             CHECK(quant::encode_row<F>(row, out).error().code == errc::not_finite);
-            for (const float bad : {infinity, -infinity}) {
-                auto infinite = zeroed;
-                infinite[33] = bad;
-                CHECK(quant::encode_row<F>(infinite, out).error().code == errc::not_finite);
+            for (const float bad : {infinite, -infinite}) {
+                auto one_bad = zeroed;
+                one_bad[33] = bad;
+                CHECK(quant::encode_row<F>(one_bad, out).error().code == errc::not_finite);
             }
             // Beyond what a half scale holds; MXFP4's scale reaches as far as binary32.
             auto large = zeroed;
@@ -132,10 +132,10 @@ TEST_CASE("C41 NaN in the input: the block encoder takes it for zero, encode_row
         } else if constexpr (quant::encodable_format<F>) {
             // Formats without blocks keep what they are given.
             std::vector<std::byte> out(3 * F::block_bytes);
-            REQUIRE(quant::encode_row<F>(std::vector<float>{nan, -infinity, 1.0f}, out));
+            REQUIRE(quant::encode_row<F>(std::vector<float>{not_a_number, -infinite, 1.0f}, out));
             const auto back = decode<F>(out);
             CHECK(std::isnan(back[0]));
-            CHECK(back[1] == -infinity);
+            CHECK(back[1] == -infinite);
             CHECK(back[2] == 1.0f);
         }
     });
@@ -167,12 +167,12 @@ TEST_CASE("C41 a NaN or infinite scale in a file is reported with its row") {
             bytes = original;
         };
         for (const std::size_t at : halves)
-            for (const std::uint16_t bits : {0x7C00, 0xFC00, 0x7E00, 0xFC01, 0x7FFF}) {
+            for (const unsigned bits : {0x7C00u, 0xFC00u, 0x7E00u, 0xFC01u, 0x7FFFu}) {
                 std::memcpy(bytes.data() + block + at, &bits, 2);
                 expect_report();
             }
         if (name == "f32" || name == "bf16")
-            for (const std::uint16_t bits : {0x7F80, 0xFF80, 0x7FC0, 0xFFFF}) {
+            for (const unsigned bits : {0x7F80u, 0xFF80u, 0x7FC0u, 0xFFFFu}) {
                 std::memcpy(bytes.data() + block + F::block_bytes - 2, &bits, 2);
                 expect_report();
             }

@@ -13,7 +13,8 @@ namespace test {
 
 /// f32 weights over `data`, rows of `cols`.
 inline frugal::quant::weight_view f32_weights(const std::vector<float>& data, std::size_t cols) {
-    return {frugal::quant::f32::type, reinterpret_cast<const std::byte*>(data.data()), data.size() / cols, cols, cols * sizeof(float)};
+    return {frugal::quant::f32::type, reinterpret_cast<const std::byte*>(data.data()), data.size() / cols, cols,
+            cols * sizeof(float)};
 }
 
 /// Weights of a format, encoded from `data`. Owns the bytes.

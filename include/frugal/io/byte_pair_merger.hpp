@@ -58,7 +58,8 @@ public:
         heap.clear();
         const auto count = static_cast<std::uint32_t>(piece.size());
         for (std::uint32_t i = 0; i < count; ++i)
-            symbols.push_back({byte_ids[static_cast<unsigned char>(piece[i])], none, i == 0 ? none : i - 1, i + 1 < count ? i + 1 : none});
+            symbols.push_back(
+                {byte_ids[static_cast<unsigned char>(piece[i])], none, i == 0 ? none : i - 1, i + 1 < count ? i + 1 : none});
         const auto later = [](const scratch::candidate& a, const scratch::candidate& b) {
             return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
         };

@@ -25,7 +25,8 @@ struct chat_turn {
 };
 
 struct chat_options {
-    /// Whether the answer starts with reasoning. Published files differ in their default; the templates of Qwen3.5-2B and -4B think.
+    /// Whether the answer starts with reasoning. Published files differ in their default; the templates of Qwen3.5-2B and -4B
+    /// think.
     bool thinking = true;
     /// Ends with the opening of an assistant turn, for the model to go on.
     bool add_generation_prompt = true;
@@ -36,8 +37,8 @@ struct reasoned_answer {
     std::string_view reasoning, answer;
 };
 
-/// Splits generated text. Without `</think>` everything is answer, unless `thinking`, where everything is still reasoning. Line ends around
-/// either part and a leading `<think>` are dropped.
+/// Splits generated text. Without `</think>` everything is answer, unless `thinking`, where everything is still reasoning. Line
+/// ends around either part and a leading `<think>` are dropped.
 [[nodiscard]] inline reasoned_answer split_reasoning(std::string_view text, bool thinking = false) noexcept {
     constexpr std::string_view open = "<think>", close = "</think>";
     const auto trim = [](std::string_view part) {
@@ -80,8 +81,10 @@ public:
         for (std::size_t i = 0; i < turns.size(); ++i) {
             const auto& [role, content] = turns[i];
             if (role != "user" && role != "assistant" && role != "system")
-                return fail(errc::invalid_argument, "turn ", i, " has role ", printable(role), "; system, user and assistant are known");
-            if (role == "system" && i != 0) return fail(errc::invalid_argument, "turn ", i, " is a system turn; only the first can be one");
+                return fail(errc::invalid_argument, "turn ", i, " has role ", printable(role),
+                            "; system, user and assistant are known");
+            if (role == "system" && i != 0)
+                return fail(errc::invalid_argument, "turn ", i, " is a system turn; only the first can be one");
             FRUGAL_TRY(out.token(start_));
             out.text(role + "\n");
             if (role == "assistant") {

@@ -185,15 +185,16 @@ public:
     [[nodiscard]] result<std::span<const std::byte>> bytes(const gguf_tensor& tensor, std::uint64_t size) const {
         const std::uint64_t available = data_size();
         if (tensor.offset > available || size > available - tensor.offset)
-            return fail(errc::malformed_file, name_, ": tensor ", printable(tensor.name), " of ", size, " bytes at ", tensor.offset,
-                        " goes past the end of the data section of ", available, " bytes");
+            return fail(errc::malformed_file, name_, ": tensor ", printable(tensor.name), " of ", size, " bytes at ",
+                        tensor.offset, " goes past the end of the data section of ", available, " bytes");
         if (size == 0) return std::span<const std::byte>{};
         return bytes_.subspan(static_cast<std::size_t>(data_start_ + tensor.offset), static_cast<std::size_t>(size));
     }
 
 private:
     static constexpr std::uint64_t longest_key = 65535;  // the format's own limit
-    // The least bytes that an entry can take: key length, one byte of key, type, value; name length, one byte, dims, type, offset.
+    // The least bytes that an entry can take: key length, one byte of key, type, value; name length, one byte, dims, type,
+    // offset.
     static constexpr std::uint64_t least_entry = 8 + 1 + 4 + 1, least_tensor = 8 + 1 + 4 + 4 + 8;
 
     gguf_file() = default;
@@ -201,7 +202,9 @@ private:
     // Reading ------------------------------------------------------------------------------------------------------------
 
     [[nodiscard]] std::uint64_t remaining() const noexcept { return bytes_.size() - position_; }
-    [[nodiscard]] std::uint64_t data_size() const noexcept { return data_start_ < bytes_.size() ? bytes_.size() - data_start_ : 0; }
+    [[nodiscard]] std::uint64_t data_size() const noexcept {
+        return data_start_ < bytes_.size() ? bytes_.size() - data_start_ : 0;
+    }
 
     template <class... Piece>
     [[nodiscard]] error malformed(const Piece&... piece) const {
@@ -295,7 +298,8 @@ private:
             std::uint32_t element = 0;
             FRUGAL_TRY(take(element, "an array's element type"));
             if (element >= gguf_value_type_count)
-                return malformed("array ", printable(entry.key), " has unknown element type ", element, " (byte ", position_ - 4, ")");
+                return malformed("array ", printable(entry.key), " has unknown element type ", element, " (byte ", position_ - 4,
+                                 ")");
             entry.element_type = static_cast<gguf_value_type>(element);
             if (entry.element_type == gguf_value_type::array)
                 return fail(errc::unsupported, name_, ": metadata key ", printable(entry.key), " is an array of arrays (byte ",
@@ -305,8 +309,8 @@ private:
         const bool strings = entry.element_type == gguf_value_type::string;
         const std::uint64_t least = strings ? 8 : size_of(entry.element_type);
         if (entry.count > remaining() / least)
-            return malformed("metadata key ", printable(entry.key), " at byte ", position_, " claims ", entry.count, " values of type ",
-                             to_string(entry.element_type), "; the file has ", remaining(), " bytes left");
+            return malformed("metadata key ", printable(entry.key), " at byte ", position_, " claims ", entry.count,
+                             " values of type ", to_string(entry.element_type), "; the file has ", remaining(), " bytes left");
         entry.offset = position_;
         if (strings) {
             for (std::uint64_t i = 0; i < entry.count; ++i) {
@@ -314,8 +318,8 @@ private:
                 std::uint64_t length = 0;
                 FRUGAL_TRY(take(length, "a string of an array"));
                 if (length > remaining())
-                    return malformed("string ", i, " of metadata key ", printable(entry.key), " at byte ", start, " claims ", length,
-                                     " bytes where the file has ", remaining(), " left");
+                    return malformed("string ", i, " of metadata key ", printable(entry.key), " at byte ", start, " claims ",
+                                     length, " bytes where the file has ", remaining(), " left");
                 position_ += length;
             }
             return {};
@@ -344,8 +348,8 @@ private:
         if (tensor.name.empty()) return malformed("tensor ", index, " at byte ", start, " has an empty name");
         FRUGAL_TRY(take(tensor.n_dims, "a tensor's number of dimensions"));
         if (tensor.n_dims > tensor.dims.size())
-            return malformed("tensor ", printable(tensor.name), " has ", tensor.n_dims, " dimensions; at most 4 are allowed (byte ",
-                             position_ - 4, ")");
+            return malformed("tensor ", printable(tensor.name), " has ", tensor.n_dims,
+                             " dimensions; at most 4 are allowed (byte ", position_ - 4, ")");
         std::uint64_t elements = 1;
         bool empty = false;
         for (std::uint32_t i = 0; i < tensor.n_dims; ++i) {
@@ -361,12 +365,12 @@ private:
         tensor.type = quant::type_id{type};
         FRUGAL_TRY(take(tensor.offset, "a tensor's offset"));
         if (tensor.offset % alignment_ != 0)
-            return malformed("tensor ", printable(tensor.name), " lies at offset ", tensor.offset, ", not a multiple of the alignment ",
-                             alignment_);
+            return malformed("tensor ", printable(tensor.name), " lies at offset ", tensor.offset,
+                             ", not a multiple of the alignment ", alignment_);
         if (const auto* known = find_gguf_tensor_type(tensor.type)) {
             if (tensor.dims[0] % known->block_size != 0)
-                return malformed("rows of tensor ", printable(tensor.name), " hold ", tensor.dims[0], " elements; type ", known->name,
-                                 " needs a multiple of ", known->block_size);
+                return malformed("rows of tensor ", printable(tensor.name), " hold ", tensor.dims[0], " elements; type ",
+                                 known->name, " needs a multiple of ", known->block_size);
             if (!empty && elements / known->block_size > most_elements / known->block_bytes)
                 return malformed("the size of tensor ", printable(tensor.name), " overflows");
         }

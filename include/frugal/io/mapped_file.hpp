@@ -36,7 +36,8 @@ public:
     mapped_file() noexcept = default;
     mapped_file(const mapped_file&) = delete;
     mapped_file& operator=(const mapped_file&) = delete;
-    mapped_file(mapped_file&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    mapped_file(mapped_file&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
     mapped_file& operator=(mapped_file&& other) noexcept {
         if (this != &other) {
             close();
@@ -54,7 +55,8 @@ public:
         const int descriptor = retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
         if (descriptor < 0) {
             const int why = errno;
-            return fail(why == ENOENT || why == ENOTDIR ? errc::not_found : errc::io, "cannot open ", path, ": ", std::strerror(why));
+            return fail(why == ENOENT || why == ENOTDIR ? errc::not_found : errc::io, "cannot open ", path, ": ",
+                        std::strerror(why));
         }
         auto out = map(descriptor, path);
         ::close(descriptor);

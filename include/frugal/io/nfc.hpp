@@ -22,7 +22,8 @@ namespace io {
 /// decomposes and composes, and the ordering between is a stable sort.
 [[nodiscard]] inline result<std::string> nfc(std::string_view text) {
     // Below U+0300 (lead byte 0xCC) nothing decomposes that NFC would not put back, and nothing combines.
-    if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; })) return std::string(text);
+    if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; }))
+        return std::string(text);
 
     std::vector<utf8proc_int32_t> points;
     points.reserve(text.size());
@@ -31,7 +32,8 @@ namespace io {
         if (next.what != utf8_sequence::kind::valid) return fail(errc::invalid_argument, "text to normalise is not valid UTF-8");
         text.remove_prefix(next.length);
         utf8proc_int32_t parts[16];  // the longest full canonical decomposition has 4
-        const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(next.code_point), parts, 16, UTF8PROC_DECOMPOSE, nullptr);
+        const auto count =
+            utf8proc_decompose_char(static_cast<utf8proc_int32_t>(next.code_point), parts, 16, UTF8PROC_DECOMPOSE, nullptr);
         if (count < 0 || count > 16) return fail(errc::invalid_argument, "a code point cannot be decomposed");
         points.insert(points.end(), parts, parts + count);
     }

@@ -19,8 +19,8 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace io {
 
-/// Pattern of Qwen3.5, Qwen3.6 and Qwen4-Exp (transformers: qwen3_5/tokenization_qwen3_5.py). The alternatives, tried in this order:
-/// a contraction; letters and combining marks, with one leading character that is no letter, digit or line end; one digit;
+/// Pattern of Qwen3.5, Qwen3.6 and Qwen4-Exp (transformers: qwen3_5/tokenization_qwen3_5.py). The alternatives, tried in this
+/// order: a contraction; letters and combining marks, with one leading character that is no letter, digit or line end; one digit;
 /// other characters with one leading space and the line ends behind; blanks that end in line ends; blanks before more
 /// blanks; blanks. `qwen2_pattern` differs only in that marks neither join a word nor keep out of "other characters".
 #define FRUGAL_QWEN_PATTERN(word, mark)                \
@@ -38,9 +38,9 @@ inline constexpr std::string_view qwen2_pattern = FRUGAL_QWEN_PATTERN("\\p{L}+",
 /// A compiled pattern. Immutable; may be used from several threads at once.
 class pre_tokenizer {
 public:
-    /// Compiles a pattern as tokenizer.json files hold them. `\s` and `\S` mean Unicode's White_Space, as in the regular expressions of
-    /// the tokenizers package (PCRE2's own would add U+180E). Errors: unsupported (not a pattern that PCRE2 reads, or a class in
-    /// which the two dialects differ), out_of_memory.
+    /// Compiles a pattern as tokenizer.json files hold them. `\s` and `\S` mean Unicode's White_Space, as in the regular
+    /// expressions of the tokenizers package (PCRE2's own would add U+180E). Errors: unsupported (not a pattern that PCRE2 reads,
+    /// or a class in which the two dialects differ), out_of_memory.
     [[nodiscard]] static result<pre_tokenizer> compile(std::string_view pattern) {
         FRUGAL_TRY_ASSIGN(const std::string translated, translate(pattern));
         const std::unique_ptr<pcre2_compile_context_8, release> context(pcre2_compile_context_create_8(nullptr));
@@ -59,8 +59,8 @@ public:
         return out;
     }
 
-    /// Calls `on_piece(std::string_view)` for each match in turn and for each stretch between matches. `text` must be valid UTF-8.
-    /// Errors: unsupported (the pattern needs more steps or memory than is allowed), out_of_memory.
+    /// Calls `on_piece(std::string_view)` for each match in turn and for each stretch between matches. `text` must be valid
+    /// UTF-8. Errors: unsupported (the pattern needs more steps or memory than is allowed), out_of_memory.
     template <class OnPiece>
     [[nodiscard]] status split(std::string_view text, OnPiece&& on_piece) const {
         if (text.empty()) return {};
@@ -115,7 +115,8 @@ private:
                 out += in_class ? std::string(blanks) : concat('[', blanks, ']');
                 ++i;
             } else if (c == '\\' && next == 'S') {
-                if (in_class) return fail(errc::unsupported, "pre-tokenizer pattern ", printable(pattern), ": \\S inside a class");
+                if (in_class)
+                    return fail(errc::unsupported, "pre-tokenizer pattern ", printable(pattern), ": \\S inside a class");
                 out += concat("[^", blanks, ']');
                 ++i;
             } else if (c == '\\') {
@@ -128,7 +129,8 @@ private:
                 if (c == '[') {
                     const std::size_t first = i + (next == '^' ? 2 : 1);
                     if (first < pattern.size() && pattern[first] == ']')
-                        return fail(errc::unsupported, "pre-tokenizer pattern ", printable(pattern), ": a class that begins with ]");
+                        return fail(errc::unsupported, "pre-tokenizer pattern ", printable(pattern),
+                                    ": a class that begins with ]");
                     in_class = true;
                 }
                 if (c == ']') in_class = false;

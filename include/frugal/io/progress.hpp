@@ -52,7 +52,8 @@ static_assert(progress_callback<no_progress>);
 }
 
 /// One line of a bar: label, bar, per cent, amount, rate and time left. `seconds` have passed.
-[[nodiscard]] inline std::string format_progress(const std::string& label, std::uint64_t done, std::uint64_t total, double seconds) {
+[[nodiscard]] inline std::string format_progress(const std::string& label, std::uint64_t done, std::uint64_t total,
+                                                 double seconds) {
     constexpr std::size_t width = 24;
     done = std::min(done, total);
     const double part = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total);
@@ -69,8 +70,8 @@ static_assert(progress_callback<no_progress>);
     return line;
 }
 
-/// A progress_callback that draws a bar on a terminal (stderr by default) and nothing anywhere else. It appears only when the work turns out
-/// slow, is redrawn at most ten times a second, and is wiped when it is done or destroyed.
+/// A progress_callback that draws a bar on a terminal (stderr by default) and nothing anywhere else. It appears only when the
+/// work turns out slow, is redrawn at most ten times a second, and is wiped when it is done or destroyed.
 class progress_bar {
 public:
     using clock = std::chrono::steady_clock;
@@ -79,7 +80,12 @@ public:
         : progress_bar(std::move(label), stream, ::isatty(::fileno(stream)) == 1, std::chrono::milliseconds(500)) {}
     /// `terminal`: whether to draw; `patience`: how long the work may take unseen.
     progress_bar(std::string label, std::FILE* stream, bool terminal, clock::duration patience)
-        : label_(std::move(label)), stream_(stream), terminal_(terminal), patience_(patience), start_(clock::now()), last_(start_) {}
+        : label_(std::move(label)),
+          stream_(stream),
+          terminal_(terminal),
+          patience_(patience),
+          start_(clock::now()),
+          last_(start_) {}
     progress_bar(const progress_bar&) = delete;
     progress_bar& operator=(const progress_bar&) = delete;
     ~progress_bar() { wipe(); }

@@ -265,8 +265,8 @@ private:
         if (header_size > most_header_bytes)
             return malformed("the header claims ", header_size, " bytes; at most ", most_header_bytes, " are allowed");
         if (header_size > bytes.size() - sizeof(header_size))
-            return malformed("the header claims ", header_size, " bytes; the file ends after ", bytes.size() - sizeof(header_size),
-                             " of them");
+            return malformed("the header claims ", header_size, " bytes; the file ends after ",
+                             bytes.size() - sizeof(header_size), " of them");
         const auto header = bytes.subspan(sizeof(header_size), static_cast<std::size_t>(header_size));
         const auto data = bytes.subspan(sizeof(header_size) + static_cast<std::size_t>(header_size));
         const std::string_view text{reinterpret_cast<const char*>(header.data()), header.size()};
@@ -281,7 +281,8 @@ private:
         tensors_.reserve(reader.entries.size());
         for (auto& entry : reader.entries) FRUGAL_TRY(add(entry, data));
         for (std::size_t i = 0; i < tensors_.size(); ++i)
-            if (!names_.emplace(tensors_[i].name, i).second) return malformed("tensor ", printable(tensors_[i].name), " occurs twice");
+            if (!names_.emplace(tensors_[i].name, i).second)
+                return malformed("tensor ", printable(tensors_[i].name), " occurs twice");
         return check_cover(data);
     }
 
@@ -305,8 +306,8 @@ private:
         if (elements > most / bits) return malformed("the size of tensor ", shown, " overflows");
         if (elements * bits % 8 != 0) return malformed("tensor ", shown, " does not fill whole bytes");
         if (elements * bits / 8 != end - begin)
-            return malformed("tensor ", shown, " of dtype ", entry.dtype, " needs ", elements * bits / 8, " bytes by its shape but has ",
-                             end - begin);
+            return malformed("tensor ", shown, " of dtype ", entry.dtype, " needs ", elements * bits / 8,
+                             " bytes by its shape but has ", end - begin);
         tensors_.push_back({std::move(entry.name), std::move(entry.dtype), std::move(entry.shape),
                             data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))});
         return {};
@@ -327,9 +328,11 @@ private:
         for (const auto* tensor : order) {
             const std::uint64_t begin = begin_of(tensor);
             if (begin < covered)
-                return malformed("tensor ", printable(tensor->name), " overlaps another: it begins at ", begin, ", before ", covered);
+                return malformed("tensor ", printable(tensor->name), " overlaps another: it begins at ", begin, ", before ",
+                                 covered);
             if (begin > covered)
-                return malformed("bytes ", covered, " to ", begin, " before tensor ", printable(tensor->name), " belong to no tensor");
+                return malformed("bytes ", covered, " to ", begin, " before tensor ", printable(tensor->name),
+                                 " belong to no tensor");
             covered = begin + tensor->bytes.size();
         }
         if (covered != data.size())
@@ -376,10 +379,11 @@ public:
     }
     /// The text of config.json. Errors: those of mapped_file::open.
     [[nodiscard]] result<std::string> config() const { return read_text("config.json"); }
-    /// The text of another file of the directory, such as tokenizer.json. Errors: invalid_argument (not a plain file name), and those
-    /// of mapped_file::open.
+    /// The text of another file of the directory, such as tokenizer.json. Errors: invalid_argument (not a plain file name), and
+    /// those of mapped_file::open.
     [[nodiscard]] result<std::string> read_text(const std::string& file) const {
-        if (!is_plain_name(file)) return fail(errc::invalid_argument, printable(file), " is not the name of a file in ", directory_);
+        if (!is_plain_name(file))
+            return fail(errc::invalid_argument, printable(file), " is not the name of a file in ", directory_);
         FRUGAL_TRY_ASSIGN(const mapped_file mapping, mapped_file::open(directory_ + "/" + file));
         const auto bytes = mapping.bytes();
         return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -422,7 +426,8 @@ private:
             FRUGAL_TRY_ASSIGN(safetensors_file shard, safetensors_file::open(directory_ + "/" + file));
             for (const auto* tensor : tensors)
                 if (shard.find(*tensor) == nullptr)
-                    return malformed("tensor ", printable(*tensor), " is said to lie in ", printable(file), ", which does not hold it");
+                    return malformed("tensor ", printable(*tensor), " is said to lie in ", printable(file),
+                                     ", which does not hold it");
             files_.push_back(std::move(shard));
         }
         return {};

@@ -97,8 +97,9 @@ inline result<tokenizer> tokenizer::build(const tokenizer_source& source) {
         joined.assign(left).append(right);
         const auto l = spelled.find(left), r = spelled.find(right), both = spelled.find(joined);
         if (left.empty() || right.empty() || l == spelled.end() || r == spelled.end() || both == spelled.end())
-            return fail(errc::malformed_file, name, ": merge ", rank, " of ", printable(left), " and ", printable(right),
-                        left.empty() || right.empty() ? " has an empty part" : " names a token that the vocabulary does not hold");
+            return fail(
+                errc::malformed_file, name, ": merge ", rank, " of ", printable(left), " and ", printable(right),
+                left.empty() || right.empty() ? " has an empty part" : " names a token that the vocabulary does not hold");
         out.merger_.add(l->second, r->second, static_cast<std::uint32_t>(rank), both->second);
     }
 
@@ -168,7 +169,8 @@ private:
         const auto* number = value == nullptr ? nullptr : value->get_ptr<const json::number_unsigned_t*>();
         if (number == nullptr) return malformed("token ", printable(text), " has no id");
         // A table is made by id, and must not outgrow the file.
-        if (*number > most_id_) return malformed("token ", printable(text), " has id ", *number, ", far beyond the number of tokens");
+        if (*number > most_id_)
+            return malformed("token ", printable(text), " has id ", *number, ", far beyond the number of tokens");
         return static_cast<std::size_t>(*number);
     }
     [[nodiscard]] tokenizer_source::token& token_at(std::size_t id) {
@@ -208,7 +210,8 @@ private:
     [[nodiscard]] status read_merge(const json& merge) {
         if (const auto* line = merge.get_ptr<const std::string*>()) {
             const auto space = line->find(' ');
-            if (space == std::string::npos) return malformed("merge ", printable(*line), " is not two tokens with a space between");
+            if (space == std::string::npos)
+                return malformed("merge ", printable(*line), " is not two tokens with a space between");
             const std::string_view view = *line;
             source.merges.push_back({view.substr(0, space), view.substr(space + 1)});
             return {};
@@ -258,13 +261,15 @@ private:
     [[nodiscard]] status read_pre_tokenizer() {
         const auto* pre = member(root_, "pre_tokenizer");
         const auto* chain = pre == nullptr ? nullptr : member(*pre, "pretokenizers");
-        if (pre == nullptr || text_member(*pre, "type") != "Sequence" || chain == nullptr || !chain->is_array() || chain->size() != 2)
+        if (pre == nullptr || text_member(*pre, "type") != "Sequence" || chain == nullptr || !chain->is_array() ||
+            chain->size() != 2)
             return unsupported("the pre-tokenizer is not a Sequence of Split and ByteLevel");
         const json &split = (*chain)[0], &bytes = (*chain)[1];
         if (text_member(split, "type") != "Split" || text_member(split, "behavior") != "Isolated" || flag(split, "invert"))
             return unsupported("the first pre-tokenizer is not a Split with behavior Isolated");
         const auto* pattern = member(split, "pattern");
-        if (pattern == nullptr || text_member(*pattern, "Regex").empty()) return unsupported("the Split has no regular expression");
+        if (pattern == nullptr || text_member(*pattern, "Regex").empty())
+            return unsupported("the Split has no regular expression");
         source.pattern = text_member(*pattern, "Regex");
         if (text_member(bytes, "type") != "ByteLevel" || flag(bytes, "add_prefix_space", true) || flag(bytes, "use_regex", true))
             return unsupported("the second pre-tokenizer is not a ByteLevel without prefix space and regular expression");

@@ -1,9 +1,9 @@
 #pragma once
 /// The tokenizer of the Qwen families: byte-level BPE with NFC normalisation, from a GGUF file or a tokenizer.json.
 ///
-/// It gives the ids that transformers gives. llama.cpp does not normalise, so for text that is not in NFC (a decomposed accent, say) its
-/// ids differ; transformers is right, since the models were trained with its tokenizer.
-/// Opt-in: needs PCRE2 (libpcre2-8), utf8proc (libutf8proc) and nlohmann/json. No other header of the library includes it.
+/// It gives the ids that transformers gives. llama.cpp does not normalise, so for text that is not in NFC (a decomposed accent,
+/// say) its ids differ; transformers is right, since the models were trained with its tokenizer. Opt-in: needs PCRE2
+/// (libpcre2-8), utf8proc (libutf8proc) and nlohmann/json. No other header of the library includes it.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -42,7 +42,8 @@ enum class token_kind : std::uint8_t {
     unused,   ///< a number without a text
 };
 
-/// Everything that a tokenizer is made of, for sources other than the two below. Views must last until `tokenizer::build` returns.
+/// Everything that a tokenizer is made of, for sources other than the two below. Views must last until `tokenizer::build`
+/// returns.
 struct tokenizer_source {
     struct token {
         std::string_view text;  ///< as the source spells it: normal tokens in the byte-level alphabet, added ones plain
@@ -65,18 +66,19 @@ struct tokenizer_source {
 /// Immutable once built: may be used from several threads at once. Move-only.
 class tokenizer {
 public:
-    /// Reads `tokenizer.ggml.*`: model gpt2 with pre-tokenizer qwen35 or qwen2. Both normalise to NFC, which GGUF does not record.
-    /// A token of normal type that no merge makes and that looks like a tag (`<think>`) counts as an added token: converters
-    /// leave such tokens unmarked.
-    /// Errors: not_found, invalid_argument (a key is missing or of another type), unsupported (another model or pre-tokenizer),
-    /// malformed_file (see build).
+    /// Reads `tokenizer.ggml.*`: model gpt2 with pre-tokenizer qwen35 or qwen2. Both normalise to NFC, which GGUF does not
+    /// record. A token of normal type that no merge makes and that looks like a tag (`<think>`) counts as an added token:
+    /// converters leave such tokens unmarked. Errors: not_found, invalid_argument (a key is missing or of another type),
+    /// unsupported (another model or pre-tokenizer), malformed_file (see build).
     [[nodiscard]] static result<tokenizer> from_gguf(const gguf_file& file) {
         FRUGAL_TRY_ASSIGN(const std::string_view model, file.string("tokenizer.ggml.model"));
         if (model != "gpt2")
-            return fail(errc::unsupported, file.name(), ": tokenizer model ", printable(model), "; only 'gpt2' (byte-level BPE) can be read");
+            return fail(errc::unsupported, file.name(), ": tokenizer model ", printable(model),
+                        "; only 'gpt2' (byte-level BPE) can be read");
         FRUGAL_TRY_ASSIGN(const std::string_view pre, file.string("tokenizer.ggml.pre"));
         if (pre != "qwen35" && pre != "qwen2")
-            return fail(errc::unsupported, file.name(), ": pre-tokenizer ", printable(pre), "; only 'qwen35' and 'qwen2' are known");
+            return fail(errc::unsupported, file.name(), ": pre-tokenizer ", printable(pre),
+                        "; only 'qwen35' and 'qwen2' are known");
         tokenizer_source source;
         source.name = file.name();
         source.pattern = pre == "qwen35" ? qwen35_pattern : qwen2_pattern;
@@ -99,7 +101,8 @@ public:
         }
         mark_unmarked_tags(source);
 
-        for (const std::string_view key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+        for (const std::string_view key :
+             {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
             if (file.has(key)) {
                 FRUGAL_TRY_ASSIGN(const std::int32_t id, file.i32(key));
                 source.end_ids.push_back(id);
@@ -111,23 +114,24 @@ public:
         return build(source);
     }
 
-    /// Reads the text of a tokenizer.json of the Qwen families: model BPE, normalizer NFC or none, pre-tokenizer one Split by a pattern
-    /// then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token; empty if there is none.
-    /// Errors: malformed_file (see build; also not JSON, a duplicate in the vocabulary), unsupported (a setting that this tokenizer
-    /// does not follow: it is named, never ignored).
+    /// Reads the text of a tokenizer.json of the Qwen families: model BPE, normalizer NFC or none, pre-tokenizer one Split by a
+    /// pattern then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token; empty if there
+    /// is none. Errors: malformed_file (see build; also not JSON, a duplicate in the vocabulary), unsupported (a setting that
+    /// this tokenizer does not follow: it is named, never ignored).
     [[nodiscard]] static result<tokenizer> from_tokenizer_json(std::string_view text, std::string_view config = {},
                                                                const std::string& name = "tokenizer.json");
 
-    /// Builds from parts. Errors: malformed_file (a byte without a token, a duplicate token, a merge of or into an unknown token, an end id
-    /// out of range), unsupported (the pattern).
+    /// Builds from parts. Errors: malformed_file (a byte without a token, a duplicate token, a merge of or into an unknown token,
+    /// an end id out of range), unsupported (the pattern).
     [[nodiscard]] static result<tokenizer> build(const tokenizer_source& source);
 
-    /// Ids of `text`, as transformers' `encode` gives them. Invalid UTF-8 reads as U+FFFD (see repair_utf8); NUL is a character like
-    /// any other. With `parse_special` the texts of added and special tokens become those tokens, longest first; without it they
-    /// are plain text, as text from a user should be.
-    /// Errors: invalid_argument (4 GiB or more), and those of pre_tokenizer::split.
+    /// Ids of `text`, as transformers' `encode` gives them. Invalid UTF-8 reads as U+FFFD (see repair_utf8); NUL is a character
+    /// like any other. With `parse_special` the texts of added and special tokens become those tokens, longest first; without it
+    /// they are plain text, as text from a user should be. Errors: invalid_argument (4 GiB or more), and those of
+    /// pre_tokenizer::split.
     [[nodiscard]] result<std::vector<std::int32_t>> encode(std::string_view text, bool parse_special = true) const {
-        if (text.size() > most_text) return fail(errc::invalid_argument, "a text of ", text.size(), " bytes is too long to tokenise");
+        if (text.size() > most_text)
+            return fail(errc::invalid_argument, "a text of ", text.size(), " bytes is too long to tokenise");
         std::string repaired;
         if (valid_utf8_prefix(text) != text.size()) {
             repaired = repair_utf8(text);
@@ -139,12 +143,13 @@ public:
             FRUGAL_TRY(encode_plain(text, false, work, out));
             return out;
         }
-        FRUGAL_TRY(split_added(text, raw_added_, out, [&](std::string_view part) { return encode_plain(part, true, work, out); }));
+        FRUGAL_TRY(
+            split_added(text, raw_added_, out, [&](std::string_view part) { return encode_plain(part, true, work, out); }));
         return out;
     }
 
-    /// The bytes of `ids`, exactly: what is cut off or invalid as UTF-8 stays so (stream_decoder repairs). Special tokens are spelled out
-    /// unless `skip_special`. An id out of range gives U+FFFD.
+    /// The bytes of `ids`, exactly: what is cut off or invalid as UTF-8 stays so (stream_decoder repairs). Special tokens are
+    /// spelled out unless `skip_special`. An id out of range gives U+FFFD.
     [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const {
         std::string out;
         for (const auto id : ids)
@@ -191,12 +196,15 @@ private:
         std::vector<std::size_t> lengths;
         std::array<bool, 256> starts{};
     };
-    static constexpr std::size_t most_text = std::numeric_limits<std::uint32_t>::max() / 4;  // repair and NFC may lengthen it threefold
+    static constexpr std::size_t most_text =
+        std::numeric_limits<std::uint32_t>::max() / 4;  // repair and NFC may lengthen it threefold
     static constexpr std::int64_t gguf_normal = 1, gguf_control = 3, gguf_user_defined = 4, gguf_unused = 5;
 
     tokenizer() = default;
 
-    [[nodiscard]] bool in_range(std::int32_t id) const noexcept { return id >= 0 && static_cast<std::size_t>(id) < entries_.size(); }
+    [[nodiscard]] bool in_range(std::int32_t id) const noexcept {
+        return id >= 0 && static_cast<std::size_t>(id) < entries_.size();
+    }
     [[nodiscard]] token_kind kind_of_id(std::int32_t id) const noexcept {
         return in_range(id) ? entries_[static_cast<std::size_t>(id)].kind : token_kind::unused;
     }
@@ -267,7 +275,8 @@ private:
     }
     static void mark_unmarked_tags(tokenizer_source& source) {
         const auto is_tag = [](const tokenizer_source::token& token) {
-            return token.kind == token_kind::normal && token.text.size() > 2 && token.text.front() == '<' && token.text.back() == '>';
+            return token.kind == token_kind::normal && token.text.size() > 2 && token.text.front() == '<' &&
+                   token.text.back() == '>';
         };
         std::unordered_set<std::string> made;
         for (const auto& [left, right] : source.merges)
@@ -291,8 +300,8 @@ private:
     bool normalize_ = true, whole_pieces_first_ = false;
 };
 
-/// Turns ids into text as they are generated. What comes out is valid UTF-8: a character that is still incomplete is held back, and what can
-/// no longer become one comes out as U+FFFD. All outputs together are `repair_utf8(decode(ids))`.
+/// Turns ids into text as they are generated. What comes out is valid UTF-8: a character that is still incomplete is held back,
+/// and what can no longer become one comes out as U+FFFD. All outputs together are `repair_utf8(decode(ids))`.
 class stream_decoder {
 public:
     /// `source` must outlive the decoder.

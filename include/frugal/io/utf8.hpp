@@ -15,7 +15,7 @@ namespace io {
 struct utf8_sequence {
     enum class kind : std::uint8_t { valid, invalid, cut_off };
     kind what = kind::valid;
-    std::size_t length = 0;    ///< bytes of the sequence; if invalid, of its longest prefix that could have begun one (at least 1)
+    std::size_t length = 0;   ///< bytes of the sequence; if invalid, of its longest prefix that could have begun one (at least 1)
     char32_t code_point = 0;  ///< if valid
 };
 
@@ -78,8 +78,8 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+
     return i;
 }
 
-/// `text` with every invalid or cut-off sequence replaced by one U+FFFD for each longest prefix that could have begun a character:
-/// what Python's `bytes.decode("utf-8", "replace")` and web browsers do.
+/// `text` with every invalid or cut-off sequence replaced by one U+FFFD for each longest prefix that could have begun a
+/// character: what Python's `bytes.decode("utf-8", "replace")` and web browsers do.
 [[nodiscard]] inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size());

@@ -87,7 +87,8 @@ private:
             return fail(errc::shape_mismatch, d.streams, " streams of ", d.hidden, " features: got [", rows, ", ", streams.cols(),
                         "], mixed [", mixed.rows(), ", ", mixed.cols(), "]");
         if (w.down.rows != d.rank || w.up.rows != all)
-            return fail(errc::shape_mismatch, "mix of rank ", d.rank, " with down of ", w.down.rows, " and up of ", w.up.rows, " rows");
+            return fail(errc::shape_mismatch, "mix of rank ", d.rank, " with down of ", w.down.rows, " and up of ", w.up.rows,
+                        " rows");
         workspace::scope scope(scratch);
         FRUGAL_TRY_ASSIGN(auto normed, scratch.matrix(rows, all));
         FRUGAL_TRY_ASSIGN(auto low, scratch.matrix(rows, d.rank));

@@ -42,8 +42,8 @@ struct expert_stack {
         for (const quant::weight_view& m : matrices) {
             if (m.type != out.first.type || m.rows != out.first.rows || m.cols != out.first.cols)
                 return fail(errc::shape_mismatch, "expert ", out.places.size(), " is [", m.rows, ", ", m.cols, "] of type ",
-                            static_cast<std::uint32_t>(m.type), ", expert 0 is [", out.first.rows, ", ", out.first.cols, "] of type ",
-                            static_cast<std::uint32_t>(out.first.type));
+                            static_cast<std::uint32_t>(m.type), ", expert 0 is [", out.first.rows, ", ", out.first.cols,
+                            "] of type ", static_cast<std::uint32_t>(out.first.type));
             out.places.push_back(m.data);
         }
         return out;
@@ -57,7 +57,8 @@ struct expert_stack {
             return fail(errc::shape_mismatch, all.rows, " rows cannot be those of ", experts, " experts");
         const std::size_t each = all.rows / experts;
         if (row_begin > each || rows > each - row_begin)
-            return fail(errc::shape_mismatch, "rows ", row_begin, " … of an expert with ", each, " rows: ", rows, " are not there");
+            return fail(errc::shape_mismatch, "rows ", row_begin, " … of an expert with ", each, " rows: ", rows,
+                        " are not there");
         return expert_stack{all.rows_range(row_begin, rows), experts, each * all.row_bytes, {}};
     }
     /// All rows of each expert.
@@ -196,7 +197,8 @@ template <quant::format_list Formats, device::cpu_target Device>
             for (std::size_t k = 0; k < dims.top_k; ++k) {
                 const std::size_t pair = chosen.pair_of[r * dims.top_k + k];
                 if (pair < pair_begin || pair >= pair_begin + pairs) continue;
-                ops::cpu::add_scaled<typename Device::isa>(chosen.weight[pair], outputs.row(pair - pair_begin) + c, y.row(r) + c, n);
+                ops::cpu::add_scaled<typename Device::isa>(chosen.weight[pair], outputs.row(pair - pair_begin) + c, y.row(r) + c,
+                                                           n);
             }
         });
     }

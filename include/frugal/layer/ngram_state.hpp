@@ -173,7 +173,8 @@ public:
     }
     /// The conv_history() newest rows, oldest first; zeros where there are none. out: [conv_history(), channels()].
     void read_history(attention::sequence_id s, matrix_view<float> out) const noexcept {
-        for (std::size_t back = 1; back <= history_; ++back) std::copy_n(row(s, length(s), back), channels_, out.row(history_ - back));
+        for (std::size_t back = 1; back <= history_; ++back)
+            std::copy_n(row(s, length(s), back), channels_, out.row(history_ - back));
     }
     /// Adds tokens with their rows of convolution input.
     void append(attention::sequence_id s, std::span<const std::int64_t> tokens, matrix_view<const float> rows) noexcept {

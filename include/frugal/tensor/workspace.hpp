@@ -63,7 +63,8 @@ public:
     template <class T>
         requires(std::is_trivially_copyable_v<T> && alignof(T) <= granule * sizeof(float))
     [[nodiscard]] result<std::span<T>> array(std::size_t count) {
-        if (count > max_floats / sizeof(T)) return fail(errc::out_of_memory, "scratch of ", count, " elements is beyond the address space");
+        if (count > max_floats / sizeof(T))
+            return fail(errc::out_of_memory, "scratch of ", count, " elements is beyond the address space");
         FRUGAL_TRY_ASSIGN(float* data, floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
         return std::span<T>(reinterpret_cast<T*>(data), count);
     }

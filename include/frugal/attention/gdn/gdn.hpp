@@ -46,7 +46,8 @@ struct gdn {
     static_assert(ops::head_pairing_policy<Pairing>,
                   "frugal: attention::gdn needs a head pairing: write gdn<ops::head_pairing::grouped> for Hugging Face weights, "
                   "gdn<ops::head_pairing::tiled> for GGUF");
-    static_assert(ops::scan_policy<Scan>, "frugal: attention::gdn needs a scan: write ops::scan::recurrent or ops::scan::chunked<64>");
+    static_assert(ops::scan_policy<Scan>,
+                  "frugal: attention::gdn needs a scan: write ops::scan::recurrent or ops::scan::chunked<64>");
     static_assert(ops::state_layout_policy<Layout>,
                   "frugal: attention::gdn needs a state layout: write ops::state_layout::key_major or value_major");
 
@@ -82,15 +83,16 @@ private:
     [[nodiscard]] static status check(const dims& d, const weights& w, const state& sequences, const batch& b,
                                       matrix_view<const float> x, matrix_view<float> y) {
         if (sequences.shape() != gdn_state_shape{d.rule(), d.channels(), d.conv_kernel - 1})
-            return fail(errc::shape_mismatch, "Gated DeltaNet layer of ", d.key_heads, " key heads of ", d.key_dim, ", ", d.value_heads,
-                        " value heads of ", d.value_dim, " and a kernel of ", d.conv_kernel, " with a state of other sizes");
+            return fail(errc::shape_mismatch, "Gated DeltaNet layer of ", d.key_heads, " key heads of ", d.key_dim, ", ",
+                        d.value_heads, " value heads of ", d.value_dim, " and a kernel of ", d.conv_kernel,
+                        " with a state of other sizes");
         if (x.rows() != b.rows() || y.rows() != b.rows() || x.cols() != d.hidden || y.cols() != d.hidden)
-            return fail(errc::shape_mismatch, "Gated DeltaNet layer of ", d.hidden, " features and ", b.rows(), " rows with x [", x.rows(),
-                        ", ", x.cols(), "] and y [", y.rows(), ", ", y.cols(), "]");
+            return fail(errc::shape_mismatch, "Gated DeltaNet layer of ", d.hidden, " features and ", b.rows(), " rows with x [",
+                        x.rows(), ", ", x.cols(), "] and y [", y.rows(), ", ", y.cols(), "]");
         const auto matrix = [](const char* name, const quant::weight_view& view, std::size_t rows, std::size_t cols) -> status {
             if (view.rows != rows || view.cols != cols)
-                return fail(errc::shape_mismatch, "Gated DeltaNet weight ", name, " is [", view.rows, ", ", view.cols, "], not [", rows,
-                            ", ", cols, "]");
+                return fail(errc::shape_mismatch, "Gated DeltaNet weight ", name, " is [", view.rows, ", ", view.cols, "], not [",
+                            rows, ", ", cols, "]");
             return quant::check_weight_view<Formats>(view);
         };
         FRUGAL_TRY(matrix("qkv", w.qkv, d.channels(), d.hidden));
@@ -109,8 +111,8 @@ private:
     }
 
     template <class Formats, class Device>
-    [[nodiscard]] static status run(Device& dev, workspace& scratch, const dims& d, const weights& w, state& sequences, const batch& b,
-                                    matrix_view<const float> x, matrix_view<float> y) {
+    [[nodiscard]] static status run(Device& dev, workspace& scratch, const dims& d, const weights& w, state& sequences,
+                                    const batch& b, matrix_view<const float> x, matrix_view<float> y) {
         const std::size_t rows = b.rows(), keys = d.key_heads * d.key_dim;
         workspace::scope scope(scratch);
         FRUGAL_TRY_ASSIGN(const auto qkv, scratch.matrix(rows, d.channels()));
@@ -140,9 +142,10 @@ private:
             if (s.sequence == sequence_id::padding || s.count == 0) continue;
             const auto remember = [&](std::size_t first, std::size_t count) {
                 const auto part = [&](matrix_view<float> m) { return m.rows_range(s.first + first, count); };
-                return ops::gated_delta_rule<Pairing, Layout, Scan>(
-                    dev, scratch, d.rule(), part(mixed.cols_range(0, keys)), part(mixed.cols_range(keys, keys)),
-                    part(mixed.cols_range(2 * keys, d.values())), part(g), part(beta), sequences.recurrent(s.sequence), part(read));
+                return ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, d.rule(), part(mixed.cols_range(0, keys)),
+                                                                    part(mixed.cols_range(keys, keys)),
+                                                                    part(mixed.cols_range(2 * keys, d.values())), part(g),
+                                                                    part(beta), sequences.recurrent(s.sequence), part(read));
             };
             const std::size_t kept = sequences.kept(s.count);
             FRUGAL_TRY(remember(0, s.count - kept));

@@ -106,8 +106,8 @@ public:
     [[nodiscard]] static result<basic_gdn_state> create(const gdn_dims& dims, std::size_t sequences, std::size_t checkpoints) {
         if (dims.key_heads == 0 || dims.value_heads == 0 || dims.key_dim == 0 || dims.value_dim == 0 || dims.conv_kernel == 0 ||
             dims.value_heads % dims.key_heads != 0)
-            return fail(errc::invalid_argument, "a Gated DeltaNet state of ", dims.key_heads, " key heads of ", dims.key_dim, ", ",
-                        dims.value_heads, " value heads of ", dims.value_dim, " and a kernel of ", dims.conv_kernel);
+            return fail(errc::invalid_argument, "a Gated DeltaNet state of ", dims.key_heads, " key heads of ", dims.key_dim,
+                        ", ", dims.value_heads, " value heads of ", dims.value_dim, " and a kernel of ", dims.conv_kernel);
         basic_gdn_state out;
         // Sizes come from files: every product and sum sticks at the largest number, which no allocation grants.
         const std::size_t keys = product(dims.key_heads, dims.key_dim), values = product(dims.value_heads, dims.value_dim);
@@ -161,8 +161,8 @@ public:
         FRUGAL_TRY(check_sequence(s, sequences()));
         sequence_info& one = info(s);
         if (n > one.undoable)
-            return fail(errc::cannot_rollback, "cannot undo ", n, " tokens of a recurrent state of ", one.length, ": the way back is ",
-                        one.undoable, " tokens (", checkpoints_, " checkpoints)");
+            return fail(errc::cannot_rollback, "cannot undo ", n, " tokens of a recurrent state of ", one.length,
+                        ": the way back is ", one.undoable, " tokens (", checkpoints_, " checkpoints)");
         if (n == 0) return {};
         std::memcpy(entry(s), checkpoint(s, one.length - n), shape_.floats() * sizeof(float));
         one.length -= n;
@@ -209,17 +209,18 @@ public:
         FRUGAL_TRY(in.read(layout_code));
         FRUGAL_TRY(in.read(scalar));
         if (layout_code != Layout::code)
-            return fail(errc::shape_mismatch, "saved state has layout ", name_of_layout(layout_code), ", this one is ", Layout::name,
-                        "; load it into its own layout and convert the snapshot");
-        if (scalar != scalar_f32) return fail(errc::shape_mismatch, "saved state has scalars of kind ", scalar, ", this one is f32");
+            return fail(errc::shape_mismatch, "saved state has layout ", name_of_layout(layout_code), ", this one is ",
+                        Layout::name, "; load it into its own layout and convert the snapshot");
+        if (scalar != scalar_f32)
+            return fail(errc::shape_mismatch, "saved state has scalars of kind ", scalar, ", this one is f32");
         std::uint64_t saved[sizes] = {};
         for (std::uint64_t& value : saved) FRUGAL_TRY(in.read(value));
         const auto own = numbers(shape_);
         for (std::size_t i = 0; i < sizes; ++i)
             if (saved[i] != own[i])
                 return fail(errc::shape_mismatch, "saved state of ", saved[0], " key heads of ", saved[2], ", ", saved[1],
-                            " value heads of ", saved[3], ", ", saved[4], " channels, ", saved[5], " rows of history for a state of ",
-                            describe(shape_));
+                            " value heads of ", saved[3], ", ", saved[4], " channels, ", saved[5],
+                            " rows of history for a state of ", describe(shape_));
         FRUGAL_TRY(in.read(length));
         FRUGAL_TRY_ASSIGN(auto values, buffer<float>::allocate(shape_.floats()));
         FRUGAL_TRY(in.read_span(values.span()));
@@ -265,7 +266,7 @@ public:
 
 private:
     static constexpr std::uint64_t magic = 0x31'65'74'61'74'73'64'67;  // "gdstate1"
-    static constexpr std::uint32_t scalar_f32 = 0;                      // the number of f32 among GGUF types
+    static constexpr std::uint32_t scalar_f32 = 0;                     // the number of f32 among GGUF types
     static constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
     static constexpr std::size_t sizes = 6;
 
@@ -280,14 +281,18 @@ private:
         [[nodiscard]] const std::size_t* end() const noexcept { return values + sizes; }
     };
 
-    [[nodiscard]] static std::size_t product(std::size_t a, std::size_t b) noexcept { return b != 0 && a > most / b ? most : a * b; }
+    [[nodiscard]] static std::size_t product(std::size_t a, std::size_t b) noexcept {
+        return b != 0 && a > most / b ? most : a * b;
+    }
     [[nodiscard]] static std::size_t sum(std::size_t a, std::size_t b) noexcept { return a > most - b ? most : a + b; }
     [[nodiscard]] static number_list numbers(const gdn_state_shape& shape) noexcept {
-        return {{shape.rule.key_heads, shape.rule.value_heads, shape.rule.key_dim, shape.rule.value_dim, shape.channels, shape.history}};
+        return {{shape.rule.key_heads, shape.rule.value_heads, shape.rule.key_dim, shape.rule.value_dim, shape.channels,
+                 shape.history}};
     }
     [[nodiscard]] static std::string describe(const gdn_state_shape& shape) {
-        return concat(shape.rule.key_heads, " key heads of ", shape.rule.key_dim, ", ", shape.rule.value_heads, " value heads of ",
-                      shape.rule.value_dim, ", ", shape.channels, " channels, ", shape.history, " rows of history");
+        return concat(shape.rule.key_heads, " key heads of ", shape.rule.key_dim, ", ", shape.rule.value_heads,
+                      " value heads of ", shape.rule.value_dim, ", ", shape.channels, " channels, ", shape.history,
+                      " rows of history");
     }
     [[nodiscard]] static std::string_view name_of_layout(std::uint32_t code) noexcept {
         if (code == ops::state_layout::key_major::code) return ops::state_layout::key_major::name;
@@ -300,7 +305,9 @@ private:
     [[nodiscard]] sequence_info& info(sequence_id s) noexcept { return sequences_[index(s)]; }
     [[nodiscard]] const sequence_info& info(sequence_id s) const noexcept { return sequences_[index(s)]; }
     [[nodiscard]] float* entry(sequence_id s) noexcept { return memory_.data() + index(s) * (checkpoints_ + 1) * entry_; }
-    [[nodiscard]] const float* entry(sequence_id s) const noexcept { return memory_.data() + index(s) * (checkpoints_ + 1) * entry_; }
+    [[nodiscard]] const float* entry(sequence_id s) const noexcept {
+        return memory_.data() + index(s) * (checkpoints_ + 1) * entry_;
+    }
     /// Where the state before token number `position` is kept.
     [[nodiscard]] float* checkpoint(sequence_id s, std::size_t position) noexcept {
         return entry(s) + (1 + position % checkpoints_) * entry_;

@@ -29,7 +29,7 @@ namespace attention {
 /// NormWeight: how the weights of all norms are stored. Scalar: of keys and values. IndexScalar: of indexer keys.
 template <std::size_t Ratio, ops::norm_weight_policy NormWeight, cache_scalar Scalar = float, cache_scalar IndexScalar = float>
 struct qsa {
-    static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, …>");
+    static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, ops::norm_weight::zero_centred>");
 
     static constexpr std::string_view name = "qsa";
     static constexpr std::size_t ratio = Ratio;

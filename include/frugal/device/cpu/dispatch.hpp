@@ -83,7 +83,8 @@ template <isa_list List = isa::all, class F>
         if constexpr (std::is_same_v<decltype(f(tag)), status>) {
             out = f(tag);
         } else {
-            static_assert(std::is_void_v<decltype(f(tag))>, "frugal: the function given to device::dispatch returns void or status");
+            static_assert(std::is_void_v<decltype(f(tag))>,
+                          "frugal: the function given to device::dispatch returns void or status");
             f(tag);
         }
     });

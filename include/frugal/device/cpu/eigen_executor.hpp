@@ -32,7 +32,8 @@ public:
     static constexpr std::size_t most_threads = 1024;
 
     /// A pool of `threads` threads, the calling one included; 0 = available_threads().
-    explicit eigen_executor(std::size_t threads = 0, thread_limit limit = thread_limit::clamp) : concurrency_(count(threads, limit)) {
+    explicit eigen_executor(std::size_t threads = 0, thread_limit limit = thread_limit::clamp)
+        : concurrency_(count(threads, limit)) {
         if (concurrency_ == 1) return;
         owned_ = std::make_unique<Eigen::ThreadPool>(static_cast<int>(concurrency_ - 1));
         pool_ = owned_.get();

@@ -158,7 +158,8 @@ namespace detail {
         std::string below = *path;
         // What is mounted may be a part of the hierarchy; a path that is not under it cannot be seen from here.
         if (root != "/") {
-            const bool inside = below.compare(0, root.size(), root) == 0 && (below.size() == root.size() || below[root.size()] == '/');
+            const bool inside =
+                below.compare(0, root.size(), root) == 0 && (below.size() == root.size() || below[root.size()] == '/');
             below = inside ? below.substr(root.size()) : std::string();
         }
         if (below == "/" || below.find("..") != std::string::npos) below.clear();

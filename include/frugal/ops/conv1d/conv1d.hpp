@@ -13,24 +13,27 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
-/// y[t][c] = Activation(sum over k of w[c][k] * x[t - (kernel - 1 - k) * dilation][c]) for one sequence, where rows before the
-/// first are the history in `state`.
-/// x, y: [tokens, channels]; w: [channels][kernel], oldest tap first; state: [(kernel - 1) * dilation, channels], oldest row first,
-/// raw inputs (before weights and activation), replaced by the newest ones. A sequence without history has a state of zeros.
-/// The same bits for any split of the tokens into calls and any number of threads. x and y must not overlap; no tokens change nothing.
-/// Errors: invalid_argument (kernel 0; dilation 0), shape_mismatch.
+/// y[t][c] = Activation(sum over k of w[c][k] * x[t - (kernel - 1 - k) * dilation][c]) for one sequence, where rows before
+/// the first are the history in `state`.
+/// x, y: [tokens, channels]; w: [channels][kernel], oldest tap first; state: [(kernel - 1) * dilation, channels], oldest row
+/// first, raw inputs (before weights and activation), replaced by the newest ones. A sequence without history has a state of
+/// zeros. The same bits for any split of the tokens into calls and any number of threads. x and y must not overlap; no tokens
+/// change nothing. Errors: invalid_argument (kernel 0; dilation 0), shape_mismatch.
 template <class Activation, device::cpu_target Device>
 [[nodiscard]] status causal_conv1d(Device& dev, matrix_view<const float> x, std::span<const float> w, std::size_t kernel,
                                    std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
     if (kernel == 0 || (kernel > 1 && dilation == 0))
         return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation);
     if (kernel > 1 && dilation > std::numeric_limits<std::size_t>::max() / (kernel - 1))
-        return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation, " reaches too far back");
+        return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation,
+                    " reaches too far back");
     const std::size_t channels = x.cols();
     if (y.rows() != x.rows() || y.cols() != channels)
-        return fail(errc::shape_mismatch, "convolution of [", x.rows(), ", ", channels, "] into [", y.rows(), ", ", y.cols(), "]");
+        return fail(errc::shape_mismatch, "convolution of [", x.rows(), ", ", channels, "] into [", y.rows(), ", ", y.cols(),
+                    "]");
     if (w.size() % kernel != 0 || w.size() / kernel != channels)
-        return fail(errc::shape_mismatch, "convolution of ", channels, " channels with ", w.size(), " weights for kernel ", kernel);
+        return fail(errc::shape_mismatch, "convolution of ", channels, " channels with ", w.size(), " weights for kernel ",
+                    kernel);
     const std::size_t history = (kernel - 1) * dilation;
     if (state.rows() != history || (history != 0 && state.cols() != channels))
         return fail(errc::shape_mismatch, "convolution state is [", state.rows(), ", ", state.cols(), "], not [", history, ", ",

@@ -16,8 +16,8 @@ namespace detail {
 /// One token for `Registers` registers of columns. The state lies key feature by key feature, `stride` apart.
 /// Two running sums a column, over the even and the odd key features, keep the multipliers busy.
 template <class Isa, std::size_t Registers>
-FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const float* q, const float* k, const float* v, float decay,
-                                     float beta, std::size_t key_dim, float scale, float* out) noexcept {
+FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const float* q, const float* k, const float* v,
+                                     float decay, float beta, std::size_t key_dim, float scale, float* out) noexcept {
     using vec = simd::vec<Isa>;
     constexpr std::size_t width = simd::width<Isa>;
     const vec decays = simd::broadcast<Isa>(decay);
@@ -57,8 +57,8 @@ FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const flo
 }
 
 /// One token for one column.
-FRUGAL_ALWAYS_INLINE void delta_step_scalar(float* state, std::size_t stride, const float* q, const float* k, float v, float decay,
-                                            float beta, std::size_t key_dim, float scale, float* out) noexcept {
+FRUGAL_ALWAYS_INLINE void delta_step_scalar(float* state, std::size_t stride, const float* q, const float* k, float v,
+                                            float decay, float beta, std::size_t key_dim, float scale, float* out) noexcept {
     float predicted = 0;
     for (std::size_t i = 0; i < key_dim; ++i) predicted += (state[i * stride] * decay) * k[i];
     const float delta = (v - predicted) * beta;
@@ -88,8 +88,8 @@ FRUGAL_ALWAYS_INLINE void panel_to_state(const delta_rule_head& head, std::size_
 /// c[m][j] += sum over p < depth of a(m, p) * b[p][j], for Rows rows of c and Registers registers of columns.
 /// a(m, p) = a[m * a_row + p * a_step]. The order of additions is p's, whatever the tile.
 template <class Isa, std::size_t Rows, std::size_t Registers>
-FRUGAL_ALWAYS_INLINE void delta_multiply_tile(const float* a, std::size_t a_row, std::size_t a_step, const float* b, std::size_t b_row,
-                                        std::size_t depth, float* c, std::size_t c_row) noexcept {
+FRUGAL_ALWAYS_INLINE void delta_multiply_tile(const float* a, std::size_t a_row, std::size_t a_step, const float* b,
+                                              std::size_t b_row, std::size_t depth, float* c, std::size_t c_row) noexcept {
     using vec = simd::vec<Isa>;
     constexpr std::size_t width = simd::width<Isa>;
     vec sums[Rows][Registers];
@@ -108,8 +108,9 @@ FRUGAL_ALWAYS_INLINE void delta_multiply_tile(const float* a, std::size_t a_row,
 }
 
 template <class Isa, std::size_t Rows>
-FRUGAL_ALWAYS_INLINE void delta_multiply_rows(const float* a, std::size_t a_row, std::size_t a_step, const float* b, std::size_t b_row,
-                                        std::size_t depth, std::size_t cols, float* c, std::size_t c_row) noexcept {
+FRUGAL_ALWAYS_INLINE void delta_multiply_rows(const float* a, std::size_t a_row, std::size_t a_step, const float* b,
+                                              std::size_t b_row, std::size_t depth, std::size_t cols, float* c,
+                                              std::size_t c_row) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     std::size_t j = 0;
     for (; j + 2 * width <= cols; j += 2 * width)
@@ -125,10 +126,12 @@ FRUGAL_ALWAYS_INLINE void delta_multiply_rows(const float* a, std::size_t a_row,
 
 /// c[m][j] += sum over p of a(m, p) * b[p][j].
 template <class Isa>
-FRUGAL_ALWAYS_INLINE void delta_multiply_add(const float* a, std::size_t a_row, std::size_t a_step, const float* b, std::size_t b_row,
-                                       std::size_t rows, std::size_t depth, std::size_t cols, float* c, std::size_t c_row) noexcept {
+FRUGAL_ALWAYS_INLINE void delta_multiply_add(const float* a, std::size_t a_row, std::size_t a_step, const float* b,
+                                             std::size_t b_row, std::size_t rows, std::size_t depth, std::size_t cols, float* c,
+                                             std::size_t c_row) noexcept {
     std::size_t m = 0;
-    for (; m + 4 <= rows; m += 4) delta_multiply_rows<Isa, 4>(a + m * a_row, a_row, a_step, b, b_row, depth, cols, c + m * c_row, c_row);
+    for (; m + 4 <= rows; m += 4)
+        delta_multiply_rows<Isa, 4>(a + m * a_row, a_row, a_step, b, b_row, depth, cols, c + m * c_row, c_row);
     for (; m < rows; ++m) delta_multiply_rows<Isa, 1>(a + m * a_row, a_row, a_step, b, b_row, depth, cols, c + m * c_row, c_row);
 }
 
@@ -178,11 +181,11 @@ void delta_rule_chunked(const delta_rule_head& head, std::size_t chunk, float* s
     const std::size_t tokens = head.q.rows();
     const bool in_place = head.value_stride == 1;
     float* panel = scratch;
-    float* key_key = panel + key_dim * delta_rule_panel;  // [t][s]: decay from s to t times k_t . k_s, s < t
-    float* query_key = key_key + chunk * chunk;           // [t][s]: decay from s to t times q_t . k_s, s <= t
-    float* delta = query_key + chunk * chunk;             // [t]: what token t adds to the state along its key
-    float* from_start = delta + chunk * delta_rule_panel; // [t]: decay of the chunk's first state until t
-    float* to_end = from_start + chunk;                   // [s]: decay of what token s added until the chunk's end
+    float* key_key = panel + key_dim * delta_rule_panel;   // [t][s]: decay from s to t times k_t . k_s, s < t
+    float* query_key = key_key + chunk * chunk;            // [t][s]: decay from s to t times q_t . k_s, s <= t
+    float* delta = query_key + chunk * chunk;              // [t]: what token t adds to the state along its key
+    float* from_start = delta + chunk * delta_rule_panel;  // [t]: decay of the chunk's first state until t
+    float* to_end = from_start + chunk;                    // [s]: decay of what token s added until the chunk's end
     for (std::size_t begin = 0; begin < tokens; begin += chunk) {
         const std::size_t n = tokens - begin < chunk ? tokens - begin : chunk;
         // Decays are running products of exp(g) <= 1, as in the token rule. Exponents of differences of a cumulative sum would
@@ -194,8 +197,10 @@ void delta_rule_chunked(const delta_rule_head& head, std::size_t chunk, float* s
             to_end[t] = 1;
             const float* q = head.q.row(begin + t);
             const float* k = head.k.row(begin + t);
-            for (std::size_t s = 0; s < t; ++s) key_key[t * chunk + s] = to_end[s] * simd::dot<Isa>(k, head.k.row(begin + s), key_dim);
-            for (std::size_t s = 0; s <= t; ++s) query_key[t * chunk + s] = to_end[s] * simd::dot<Isa>(q, head.k.row(begin + s), key_dim);
+            for (std::size_t s = 0; s < t; ++s)
+                key_key[t * chunk + s] = to_end[s] * simd::dot<Isa>(k, head.k.row(begin + s), key_dim);
+            for (std::size_t s = 0; s <= t; ++s)
+                query_key[t * chunk + s] = to_end[s] * simd::dot<Isa>(q, head.k.row(begin + s), key_dim);
         }
         for (std::size_t first = 0; first < value_dim; first += delta_rule_panel) {
             const std::size_t cols = value_dim - first < delta_rule_panel ? value_dim - first : delta_rule_panel;
@@ -215,12 +220,14 @@ void delta_rule_chunked(const delta_rule_head& head, std::size_t chunk, float* s
             for (std::size_t t = 0; t < n; ++t) {
                 float* row = delta + t * delta_rule_panel;
                 detail::delta_multiply_by(from_start[t], row, cols);
-                detail::delta_multiply_add<Isa>(key_key + t * chunk, chunk, 1, delta, delta_rule_panel, 1, t, cols, row, delta_rule_panel);
+                detail::delta_multiply_add<Isa>(key_key + t * chunk, chunk, 1, delta, delta_rule_panel, 1, t, cols, row,
+                                                delta_rule_panel);
                 const float* v = head.v.row(begin + t) + first;
                 const float beta = head.beta[(begin + t) * head.gate_stride];
                 for (std::size_t c = 0; c < cols; ++c) row[c] = (v[c] - row[c]) * beta;
                 detail::delta_multiply_by(from_start[t], out.row(t), cols);
-                detail::delta_multiply_add<Isa>(query_key + t * chunk, chunk, 1, delta, delta_rule_panel, 1, t + 1, cols, out.row(t), out.stride());
+                detail::delta_multiply_add<Isa>(query_key + t * chunk, chunk, 1, delta, delta_rule_panel, 1, t + 1, cols,
+                                                out.row(t), out.stride());
                 detail::delta_multiply_by(head.scale, out.row(t), cols);
             }
             for (std::size_t t = 0; t < n; ++t) detail::delta_multiply_by(to_end[t], delta + t * delta_rule_panel, cols);

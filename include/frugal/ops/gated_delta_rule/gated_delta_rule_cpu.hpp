@@ -19,14 +19,16 @@ struct delta_rule_head {
     const float* g;                 ///< log decay, <= 0; -inf forgets everything
     const float* beta;              ///< in [0, 1]
     std::size_t gate_stride;        ///< from one token's g and beta to the next
-    float* state;                   ///< the element of key feature i and value feature c is state[i * key_stride + c * value_stride]
+    float* state;  ///< the element of key feature i and value feature c is state[i * key_stride + c * value_stride]
     std::size_t key_stride, value_stride;  ///< value_stride or key_stride is 1
-    matrix_view<float> out;         ///< [tokens, value dim]
-    float scale;                    ///< of q: 1 / sqrt(key dim)
+    matrix_view<float> out;                ///< [tokens, value dim]
+    float scale;                           ///< of q: 1 / sqrt(key dim)
 };
 
 /// Floats of scratch of delta_rule_recurrent.
-[[nodiscard]] constexpr std::size_t delta_rule_recurrent_scratch(std::size_t key_dim) noexcept { return key_dim * delta_rule_panel; }
+[[nodiscard]] constexpr std::size_t delta_rule_recurrent_scratch(std::size_t key_dim) noexcept {
+    return key_dim * delta_rule_panel;
+}
 
 /// Token by token over columns col_begin … col_end - 1. Each column's arithmetic depends on nothing but its own number.
 template <class Isa>

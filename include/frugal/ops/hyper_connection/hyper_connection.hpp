@@ -42,8 +42,8 @@ void divided_double_sigmoid(Device& dev, float divisor, matrix_view<float> x) {
 /// y = mean over the streams of sigmoid(gate) * x. gate, x: [rows, streams * hidden]; y: [rows, hidden].
 /// Errors: shape_mismatch.
 template <device::cpu_target Device>
-[[nodiscard]] status gated_stream_mean(Device& dev, matrix_view<const float> gate, matrix_view<const float> x, std::size_t streams,
-                                       matrix_view<float> y) {
+[[nodiscard]] status gated_stream_mean(Device& dev, matrix_view<const float> gate, matrix_view<const float> x,
+                                       std::size_t streams, matrix_view<float> y) {
     FRUGAL_TRY(detail::same_shape("stream gate", gate, x));
     FRUGAL_TRY(detail::check_streams(x, streams, y));
     const std::size_t hidden = y.cols();

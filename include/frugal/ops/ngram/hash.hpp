@@ -30,7 +30,7 @@ struct ngram_hash_parameters {
 struct ngram_hash {
     std::size_t ngram_size = 0, heads_per_ngram = 0;
     std::int64_t vocabulary = 0, eos = 0;
-    std::vector<std::uint64_t> multipliers;                ///< [ngram_size]
+    std::vector<std::uint64_t> multipliers;               ///< [ngram_size]
     std::vector<std::uint64_t> head_offsets, head_sizes;  ///< [(ngram_size - 1) * heads_per_ngram]
 
     friend bool operator==(const ngram_hash&, const ngram_hash&) = default;
@@ -95,7 +95,8 @@ inline constexpr std::uint64_t splitmix_gamma = 0x9E3779B97F4A7C15u;
 
 [[nodiscard]] inline status check_ngram_sizes(std::size_t ngram_size, std::size_t heads_per_ngram, std::int64_t vocabulary,
                                               std::int64_t eos) {
-    if (ngram_size < 2 || ngram_size > 64) return fail(errc::invalid_argument, "n-gram size is ", ngram_size, "; 2 … 64 are possible");
+    if (ngram_size < 2 || ngram_size > 64)
+        return fail(errc::invalid_argument, "n-gram size is ", ngram_size, "; 2 … 64 are possible");
     if (heads_per_ngram == 0 || heads_per_ngram > 4096)
         return fail(errc::invalid_argument, "heads per n-gram are ", heads_per_ngram, "; 1 … 4096 are possible");
     if (vocabulary < 1 || eos < 0 || eos >= vocabulary)
@@ -149,14 +150,15 @@ inline result<ngram_hash> ngram_hash::from_constants(std::size_t ngram_size, std
         if (head_sizes[h] > most || head_offsets[h] > most - head_sizes[h])
             return fail(errc::invalid_argument, "n-gram head ", h, " ends beyond the address space");
     }
-    return ngram_hash{ngram_size,          heads_per_ngram, vocabulary, eos, std::move(multipliers), std::move(head_offsets),
+    return ngram_hash{ngram_size,           heads_per_ngram, vocabulary, eos, std::move(multipliers), std::move(head_offsets),
                       std::move(head_sizes)};
 }
 
 inline status ngram_hash::rows(std::span<const std::int64_t> before, std::span<const std::int64_t> tokens,
                                std::span<std::int64_t> rows) const {
     if (before.size() != context() || rows.size() != tokens.size() * heads())
-        return fail(errc::shape_mismatch, "n-gram rows of ", tokens.size(), " tokens after ", before.size(), " into ", rows.size());
+        return fail(errc::shape_mismatch, "n-gram rows of ", tokens.size(), " tokens after ", before.size(), " into ",
+                    rows.size());
     FRUGAL_TRY(check_tokens(before));
     FRUGAL_TRY(check_tokens(tokens));
     for (std::size_t t = 0; t < tokens.size(); ++t) {

@@ -9,14 +9,9 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cpu {
 
-template <class Isa, class Format>
-void decode_table_row(const std::byte* row, std::size_t cols, float* out) {
-    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t c = 0; c < cols; c += Format::block_size, row += Format::block_bytes) Format::decode(row, out + c);
-}
-
 template <class Isa>
-void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams, std::size_t hidden, float* out) {
+void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams, std::size_t hidden,
+                    float* out) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const float root = ::sqrtf(static_cast<float>(hidden));
     for (std::size_t s = 0; s < streams; ++s) {

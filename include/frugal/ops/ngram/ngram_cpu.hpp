@@ -1,5 +1,5 @@
 #pragma once
-/// CPU kernels of the n-gram embedding.
+/// CPU kernel of ops::ngram_gate.
 #include <cstddef>
 
 #include "frugal/device/cpu/isa.hpp"
@@ -8,14 +8,11 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cpu {
 
-/// Decodes one row of `cols` weights of a format.
-template <class Isa, class Format>
-void decode_table_row(const std::byte* row, std::size_t cols, float* out);
-
 /// For each stream s of one token: a = sum(key[s] * query[s]) / sqrt(hidden), g = sign(a) * sqrt(max(|a|, 1e-6)) with
 /// sign(0) = 0, and out[s] = sigmoid(g) * value. key, query, out: [streams][hidden]; value: [hidden]. `out` may be key.
 template <class Isa>
-void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams, std::size_t hidden, float* out);
+void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams, std::size_t hidden,
+                    float* out);
 
 }  // namespace ops::cpu
 

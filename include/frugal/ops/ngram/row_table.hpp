@@ -9,7 +9,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
-#include "frugal/ops/ngram/ngram_cpu.hpp"
+#include "frugal/ops/embedding/embedding_cpu.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -80,9 +80,10 @@ template <quant::format_list Formats, device::cpu_target Device>
             }
             const row_table::place at = table.lookup(static_cast<std::size_t>(rows[i]));
             const quant::weight_view& shard = table.shards()[at.shard];
+            const auto row = static_cast<std::int64_t>(at.row);
             // The type was looked up above, so this cannot fail.
             (void)quant::visit<Formats>(shard.type, [&]<class Format>(type_tag<Format>) {
-                ops::cpu::decode_table_row<typename Device::isa, Format>(shard.row(at.row), shard.cols, y.row(i));
+                ops::cpu::embedding_rows<typename Device::isa, Format>(shard, &row, y.rows_range(i, 1), 0, 1);
             });
         }
     });

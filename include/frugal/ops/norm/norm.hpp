@@ -14,8 +14,7 @@ namespace ops {
 
 namespace detail {
 
-[[nodiscard]] inline status check_norm(matrix_view<const float> x, std::size_t weights, std::size_t group,
-                                       matrix_view<float> y) {
+[[nodiscard]] inline status check_norm(matrix_view<const float> x, std::size_t weights, std::size_t group, matrix_view<float> y) {
     if (y.rows() != x.rows() || y.cols() != x.cols())
         return fail(errc::shape_mismatch, "norm of [", x.rows(), ", ", x.cols(), "] into [", y.rows(), ", ", y.cols(), "]");
     if (weights != x.cols()) return fail(errc::shape_mismatch, "norm of ", x.cols(), " features with ", weights, " weights");

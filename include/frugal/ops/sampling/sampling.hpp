@@ -81,7 +81,9 @@ public:
         FRUGAL_TRY(detail::check_logits(logits));
         const double greatest = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
         const double temperature = static_cast<double>(options_.temperature);
-        const auto relative = [&](std::size_t id) { return std::exp((static_cast<double>(logits[id]) - greatest) / temperature); };
+        const auto relative = [&](std::size_t id) {
+            return std::exp((static_cast<double>(logits[id]) - greatest) / temperature);
+        };
 
         // A heap gives the tokens from the most probable on; mostly the draw needs only a few of them.
         order_.resize(logits.size());

@@ -1,0 +1,16 @@
+# Finds the 8-bit library of PCRE2: target PCRE2::8BIT, variables PCRE2_FOUND and PCRE2_VERSION.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(PC_PCRE2 QUIET libpcre2-8)
+endif()
+find_path(PCRE2_INCLUDE_DIR pcre2.h HINTS ${PC_PCRE2_INCLUDE_DIRS})
+find_library(PCRE2_LIBRARY NAMES pcre2-8 HINTS ${PC_PCRE2_LIBRARY_DIRS})
+mark_as_advanced(PCRE2_INCLUDE_DIR PCRE2_LIBRARY)
+set(PCRE2_VERSION "${PC_PCRE2_VERSION}")
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(PCRE2 REQUIRED_VARS PCRE2_LIBRARY PCRE2_INCLUDE_DIR VERSION_VAR PCRE2_VERSION)
+if(PCRE2_FOUND AND NOT TARGET PCRE2::8BIT)
+  add_library(PCRE2::8BIT UNKNOWN IMPORTED)
+  set_target_properties(PCRE2::8BIT PROPERTIES
+    IMPORTED_LOCATION "${PCRE2_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${PCRE2_INCLUDE_DIR}")
+endif()

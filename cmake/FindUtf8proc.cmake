@@ -1,0 +1,16 @@
+# Finds utf8proc: target Utf8proc::Utf8proc, variables Utf8proc_FOUND and Utf8proc_VERSION.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(PC_UTF8PROC QUIET libutf8proc)
+endif()
+find_path(Utf8proc_INCLUDE_DIR utf8proc.h HINTS ${PC_UTF8PROC_INCLUDE_DIRS})
+find_library(Utf8proc_LIBRARY NAMES utf8proc HINTS ${PC_UTF8PROC_LIBRARY_DIRS})
+mark_as_advanced(Utf8proc_INCLUDE_DIR Utf8proc_LIBRARY)
+set(Utf8proc_VERSION "${PC_UTF8PROC_VERSION}")
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Utf8proc REQUIRED_VARS Utf8proc_LIBRARY Utf8proc_INCLUDE_DIR VERSION_VAR Utf8proc_VERSION)
+if(Utf8proc_FOUND AND NOT TARGET Utf8proc::Utf8proc)
+  add_library(Utf8proc::Utf8proc UNKNOWN IMPORTED)
+  set_target_properties(Utf8proc::Utf8proc PROPERTIES
+    IMPORTED_LOCATION "${Utf8proc_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${Utf8proc_INCLUDE_DIR}")
+endif()
