@@ -5,7 +5,8 @@ packages_build="g++ cmake ninja-build libeigen3-dev nlohmann-json3-dev libpcre2-
 packages_example="$packages_build libcli11-dev"
 packages_test="$packages_example doctest-dev python3 pkg-config xz-utils"
 packages_bench="$packages_build libbenchmark-dev python3 python3-matplotlib"
-packages_ci="$packages_test $packages_bench clang ccache"
+packages_clang="clang libclang-rt-dev"
+packages_ci="$packages_test $packages_bench $packages_clang ccache"
 
 # need PACKAGE…: installs those that are missing, as root or through sudo.
 need() {

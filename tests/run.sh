@@ -19,7 +19,7 @@ esac
 # shellcheck disable=SC2086
 need $packages_test
 case $preset in
-    clang | asan | tsan) need clang ;;
+    clang | asan | tsan) need $packages_clang ;;
 esac
 check_tools
 cd "$root"
@@ -28,20 +28,21 @@ if [ "${1:-}" = --labels ]; then
     exec ctest --preset "$preset" --print-labels
 fi
 cmake --preset "$preset"
-cmake --build --preset "$preset" --parallel "$(jobs)"
 
-if [ $# -eq 0 ]; then
-    exec ctest --preset "$preset" --parallel "$(jobs)" --no-tests=error
-fi
 # Labels are whole words; one that no test has is an error, not an empty success.
-known=$(ctest --preset "$preset" --print-labels)
+known=$(ctest --preset "$preset" --print-labels | sed -n 's/^  *//p')
 chosen=
 for label in "$@"; do
-    printf '%s\n' "$known" | sed 's/^ *//' | grep -qxF -- "$label" || {
-        echo "no test has the label $label" >&2
-        printf '%s\n' "$known" >&2
+    printf '%s\n' "$known" | grep -qxF -- "$label" || {
+        printf 'no test has the label %s; labels are:\n%s\n' "$label" "$known" >&2
         exit 2
     }
     chosen="${chosen:+$chosen|}$label"
 done
-exec ctest --preset "$preset" --parallel "$(jobs)" --no-tests=error --label-regex "^($chosen)\$"
+
+cmake --build --preset "$preset" --parallel "$(jobs)"
+set -- --preset "$preset" --parallel "$(jobs)" --no-tests=error
+if [ -n "$chosen" ]; then
+    set -- "$@" --label-regex "^($chosen)\$"
+fi
+exec ctest "$@"

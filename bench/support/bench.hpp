@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
@@ -118,13 +119,16 @@ template <class F>
 std::vector<std::byte> random_blocks(std::size_t blocks, unsigned seed) {
     std::mt19937_64 random(seed);
     std::vector<std::byte> out(blocks * F::block_bytes);
-    // A few thousand blocks are drawn, the rest repeat them: drawing is slow where most random scales are absurd.
-    const std::size_t drawn = blocks < 4096 ? blocks : 4096;
+    // Some blocks are drawn, the rest repeat them: drawing is slow where most random scales are absurd.
+    const std::size_t drawn = blocks < 1021 ? blocks : 1021;
     float values[F::block_size];
     for (std::size_t b = 0; b < drawn; ++b) {
         std::byte* block = out.data() + b * F::block_bytes;
         for (bool fit = false; !fit;) {
-            for (std::size_t i = 0; i < F::block_bytes; ++i) block[i] = static_cast<std::byte>(random() & 0xFFu);
+            for (std::size_t i = 0; i < F::block_bytes; i += 8) {
+                const std::uint64_t bits = random();
+                std::memcpy(block + i, &bits, F::block_bytes - i < 8 ? F::block_bytes - i : 8);
+            }
             F::decode(block, values);
             float most = 0;
             bool finite = true;
@@ -135,7 +139,11 @@ std::vector<std::byte> random_blocks(std::size_t blocks, unsigned seed) {
             fit = finite && most < 8.0f && most > 1e-3f;
         }
     }
-    for (std::size_t i = drawn * F::block_bytes; i < out.size(); ++i) out[i] = out[i - drawn * F::block_bytes];
+    for (std::size_t done = drawn * F::block_bytes; done < out.size();) {
+        const std::size_t more = done < out.size() - done ? done : out.size() - done;
+        std::memcpy(out.data() + done, out.data(), more);
+        done += more;
+    }
     return out;
 }
 

@@ -101,20 +101,21 @@ public:
 
     void print_stats(const runner::model_file& file) const {
         const auto rate = [](std::size_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; };
-        std::fprintf(stderr, "\nmodel                 %s, %.1f MB of weights\n", model_.sizes().architecture.c_str(),
+        std::fprintf(stderr, "\nmodel                     %s, %.1f MB of weights\n", model_.sizes().architecture.c_str(),
                      static_cast<double>(file.bytes) * 1e-6);
-        std::fprintf(stderr, "instruction set       %s\n", std::string(model_.isa()).c_str());
-        std::fprintf(stderr, "prompt                %zu tokens\n", time_.prompt_tokens);
-        std::fprintf(stderr, "time to first token   %.1f ms (%.1f prompt tokens/s)\n", time_.first_token * 1e3,
+        std::fprintf(stderr, "instruction set           %s\n", std::string(model_.isa()).c_str());
+        std::fprintf(stderr, "prompt                    %zu tokens\n", time_.prompt_tokens);
+        std::fprintf(stderr, "time to first token       %.1f ms (%.1f prompt tokens/s)\n", time_.first_token * 1e3,
                      rate(time_.prompt_tokens, time_.first_token));
         const std::size_t steps = time_.new_tokens == 0 ? 0 : time_.new_tokens - 1;  // the first comes from the prompt's logits
-        std::fprintf(stderr, "generated             %zu tokens, %.1f tokens/s\n", time_.new_tokens, rate(steps, time_.generation));
+        std::fprintf(stderr, "generated                 %zu tokens, %.1f tokens/s\n", time_.new_tokens, rate(steps, time_.generation));
         const std::uint64_t bytes = model_.counted(counter::weight_bytes_read);
-        std::fprintf(stderr, "weight bytes read     %llu, %.2f MB for a generated token\n", static_cast<unsigned long long>(bytes),
+        std::fprintf(stderr, "weight bytes read         %llu, %.2f MB for a generated token\n", static_cast<unsigned long long>(bytes),
                      steps == 0 ? 0.0 : static_cast<double>(bytes - time_.bytes_before_generation) * 1e-6 / static_cast<double>(steps));
         for (std::size_t i = 0; i < counter_count; ++i)
-            std::fprintf(stderr, "%-22s%llu\n", std::string(to_string(static_cast<counter>(i))).c_str(),
-                         static_cast<unsigned long long>(model_.counted(static_cast<counter>(i))));
+            if (static_cast<counter>(i) != counter::weight_bytes_read)
+                std::fprintf(stderr, "%-26s%llu\n", std::string(to_string(static_cast<counter>(i))).c_str(),
+                             static_cast<unsigned long long>(model_.counted(static_cast<counter>(i))));
     }
 
 private:

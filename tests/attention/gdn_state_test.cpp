@@ -35,9 +35,9 @@ TEST_CASE("C19 rollback: exactly the newest tokens that have checkpoints; refuse
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const gdn_layer layer = gdn_layer::random(small, 1);
         const auto x = normals(8 * small.hidden, 2), y = normals(6 * small.hidden, 3);
-        for (const std::size_t checkpoints : {0, 1, 2, 3, 7, 8, 20})
+        for (const std::size_t checkpoints : std::initializer_list<std::size_t>{0, 1, 2, 3, 7, 8, 20})
             for (const bool one_call : {true, false})
-                for (const std::size_t back : {0, 1, 2, 3, 7, 8, 9}) {
+                for (const std::size_t back : std::initializer_list<std::size_t>{0, 1, 2, 3, 7, 8, 9}) {
                     CAPTURE(checkpoints);
                     CAPTURE(back);
                     gdn_runner<Isa> run(layer, 2, checkpoints), plain(layer, 1, 0);
@@ -156,7 +156,7 @@ TEST_CASE("C23 resuming from a snapshot with tails of 1, 2, 63, 64, 65 tokens eq
         gdn_runner<Isa> run(layer, 2, 0);
         run(0, rows_of(x, 0, 64));
         const auto at_64 = *run.state.snapshot(sequence_id{0});
-        for (const std::size_t tail : {1, 2, 63, 64, 65}) {
+        for (const std::size_t tail : std::initializer_list<std::size_t>{1, 2, 63, 64, 65}) {
             gdn_runner<Isa> whole(layer, 1, 0);
             const auto want = whole(0, rows_of(x, 0, 64 + tail));
             REQUIRE(run.state.restore(sequence_id{1}, at_64));

@@ -63,7 +63,7 @@ void check_layer(const std::string& name) {
     for (std::size_t row = 0; row < 2; ++row) exact[row] = reference64(layer, rows_of(x, hidden, 23 * row, 23), gate);
     gdn_runner<Isa, Variant> run(layer, 4, 0);
     std::size_t at = 0, delicate = 0;
-    for (const std::size_t n : {13, 1, 1, 1, 1, 6}) {
+    for (const std::size_t n : std::initializer_list<std::size_t>{13, 1, 1, 1, 1, 6}) {
         // Both rows of the reference's batch as two sequences of one batch.
         auto rows = rows_of(x, hidden, at, n), second = rows_of(x, hidden, 23 + at, n);
         rows.insert(rows.end(), second.begin(), second.end());
@@ -255,7 +255,8 @@ TEST_CASE("C13 C18 several sequences in one batch, each as alone, bit for bit; i
                 x.insert(x.end(), row.begin(), row.end());
             }
             const auto y = run(segments, x);
-            for (const std::size_t s : {1, 3, 4}) CHECK(same_bits(rows_of(y, hidden, s, 1), rows_of(y, hidden, 0, 1)));
+            for (const std::size_t s : std::initializer_list<std::size_t>{1, 3, 4})
+                CHECK(same_bits(rows_of(y, hidden, s, 1), rows_of(y, hidden, 0, 1)));
             CHECK_FALSE(same_bits(rows_of(y, hidden, 2, 1), rows_of(y, hidden, 0, 1)));
         }
     });
@@ -333,7 +334,7 @@ TEST_CASE("C16 padding rows are neither read nor written, and give zeros") {
 
 TEST_CASE("C17 a slot that held NaN and was cleared gives what a fresh one gives") {
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
-        for (const std::size_t kernel : {1, 2, 4}) {
+        for (const std::size_t kernel : std::initializer_list<std::size_t>{1, 2, 4}) {
             const gdn_layer layer = gdn_layer::random({16, 1, 2, 8, 8, kernel}, 11);
             const std::size_t hidden = layer.dims.hidden;
             gdn_runner<Isa> used(layer, 1, 2), fresh(layer, 1, 2);

@@ -200,7 +200,7 @@ TEST_CASE("the splitter: contractions, marks, digits, line ends, white space") {
     }
     CHECK_FALSE(io::pre_tokenizer::compile(std::string(5000, 'a')).has_value());
     // A pattern that runs away is stopped.
-    const auto evil = io::pre_tokenizer::compile("(a+)+(a+)+(a+)+b");
+    const auto evil = io::pre_tokenizer::compile("(a+)+(a+)+(a+)+[bc]");
     REQUIRE(evil.has_value());
     CHECK_FALSE(evil->split(std::string(200, 'a'), [](std::string_view) {}).has_value());
 }

@@ -112,7 +112,7 @@ TEST_CASE("C46 NaN weights are refused where they lie") {
     const auto load = [&](bool check) {
         const auto file = parse(bytes);
         const auto sizes = must(model::read_config(file));
-        return model::read_weights<model::qwen35, dense::formats>(file, sizes, {.check_tensors = check});
+        return model::read_weights<model::qwen35, dense::formats>(file, sizes, {.qsa_ratio = {}, .check_tensors = check});
     };
     SUBCASE("in a norm") {
         put<std::uint32_t>(bytes, at, 0x7FC00000);

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "frugal/device/cpu/cpu.hpp"
@@ -18,6 +17,7 @@
 #include "frugal/model/transformer.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
+#include "threads.hpp"
 
 namespace test {
 
@@ -83,20 +83,6 @@ struct running_model {
             if (out.size() < n) logits = run({&out.back(), 1}, s);
         }
         return out;
-    }
-};
-
-/// Runs tasks on threads of its own, a fresh set each time: simple, and visible to race detectors.
-struct thread_executor {
-    std::size_t threads = 2;
-    [[nodiscard]] std::size_t concurrency() const { return threads; }
-    void run(std::size_t n, frugal::device::task_ref f) const {
-        std::vector<std::thread> pool;
-        for (std::size_t t = 0; t < threads; ++t)
-            pool.emplace_back([&, t] {
-                for (std::size_t task = t; task < n; task += threads) f(task);
-            });
-        for (auto& thread : pool) thread.join();
     }
 };
 

@@ -94,7 +94,7 @@ private:
 template <class Spec, class Body>
 void with_best(const gguf_model& file, Body&& body) {
     must(device::dispatch<isa::all>("", [&]<class Isa>(type_tag<Isa>) {
-        thread_executor executor{2};
+        threads executor(2);
         auto m = file.run<Spec, Isa>({.sequences = 1, .max_tokens = 512}, executor);
         body(*m);
     }));
@@ -116,7 +116,7 @@ void check_q8_0(const std::string& name) {
         using model_type = typename running::model_type;
         auto weights = must(model::bind<Spec, model::convention::gguf, typename model_type::formats>(
             source, file.sizes, model::tensor_names<model::convention::gguf>{}));
-        thread_executor executor{2};
+        threads executor(2);
         running m(must(model_type::create(file.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 512}, executor);
         check_within(perplexity(m, heldout(name)), llama_cpp(name, "Q8_0"), 0.005);
     }));

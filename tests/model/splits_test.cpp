@@ -1,5 +1,6 @@
 // The bits of a model's logits do not depend on how tokens are split, batched or spread over threads.
 #include "model_support.hpp"
+#include "threads.hpp"
 
 using namespace frugal;
 using namespace test;
@@ -86,8 +87,8 @@ TEST_CASE("results do not depend on the number of threads") {
         for_each_isa([&]<class Isa>(type_tag<Isa>) {
             auto serial = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64});
             const auto want = serial->run(tokens);
-            for (const std::size_t threads : {2, 3, 8}) {
-                thread_executor executor{threads};
+            for (const std::size_t count : {2, 3, 8}) {
+                threads executor(count);
                 auto m = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64}, executor);
                 CHECK(same_bits(m->run_pieces(tokens, {17, 1, 34}), want));
             }

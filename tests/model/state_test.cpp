@@ -124,7 +124,7 @@ TEST_CASE("C24 saved bytes that are cut, foreign or of another model are refused
     byte_reader foreign(theirs);
     CHECK_FALSE(m->state.load(first, foreign).has_value());
     for (std::size_t size = 0; size < mine.size(); size += 997) {
-        byte_reader cut(std::span(mine).first(size));
+        byte_reader cut{std::span(mine).first(size)};
         CHECK_FALSE(m->state.load(first, cut).has_value());
     }
     CHECK(saved(*m, first) == mine);

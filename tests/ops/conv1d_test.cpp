@@ -161,9 +161,9 @@ TEST_CASE("C12 any kernel, dilation, channel count and split gives the bits of o
         fg::device::cpu<Isa> dev;
         test::threads pool(3);
         fg::device::cpu<Isa> threaded(pool);
-        for (const std::size_t kernel : {1, 2, 3, 4, 7, 20})
-            for (const std::size_t dilation : {1, 2, 5})
-                for (const std::size_t channels : {1, 3, 64, 65, 150}) {
+        for (const std::size_t kernel : std::initializer_list<std::size_t>{1, 2, 3, 4, 7, 20})
+            for (const std::size_t dilation : std::initializer_list<std::size_t>{1, 2, 5})
+                for (const std::size_t channels : std::initializer_list<std::size_t>{1, 3, 64, 65, 150}) {
                     CAPTURE(kernel);
                     CAPTURE(dilation);
                     CAPTURE(channels);

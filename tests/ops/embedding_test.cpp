@@ -47,7 +47,8 @@ TEST_CASE("embedding_rows decodes the rows asked for, in every format") {
                 test::threads threads(count);
                 device::cpu<Isa> dev(threads);
                 std::vector<float> y(rows.size() * (cols + 3), -1.0f);
-                REQUIRE(ops::embedding_rows<quant::all>(dev, *table, rows, matrix_view<float>(y.data(), rows.size(), cols, cols + 3)));
+                const matrix_view<float> out(y.data(), rows.size(), cols, cols + 3);
+                REQUIRE(ops::embedding_rows<quant::all>(dev, *table, rows, out));
                 for (std::size_t i = 0; i < rows.size(); ++i) {
                     CHECK(std::memcmp(y.data() + i * (cols + 3), want->data() + static_cast<std::size_t>(rows[i]) * cols,
                                       cols * sizeof(float)) == 0);

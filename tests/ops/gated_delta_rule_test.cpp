@@ -278,8 +278,8 @@ TEST_CASE("C02 lengths and widths that fill neither chunk nor register stay with
 TEST_CASE("C02 any key and value dimension equals the reference") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        for (const std::size_t key_dim : {1, 2, 7, 16, 33})
-            for (const std::size_t value_dim : {1, 3, 8, 20, 31, 64, 65, 100, 200}) {
+        for (const std::size_t key_dim : std::initializer_list<std::size_t>{1, 2, 7, 16, 33})
+            for (const std::size_t value_dim : std::initializer_list<std::size_t>{1, 3, 8, 20, 31, 64, 65, 100, 200}) {
                 const problem p = realistic({1, 2, key_dim, value_dim}, 70, static_cast<unsigned>(key_dim * 1000 + value_dim));
                 const answer want = reference(p);
                 const std::string what = std::to_string(key_dim) + " x " + std::to_string(value_dim);
@@ -296,7 +296,7 @@ TEST_CASE("C02 any key and value dimension equals the reference") {
 TEST_CASE("C03 prefill equals decode at every split: same bits token by token, within tolerance in chunks") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        for (const std::size_t tokens : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
+        for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
             CAPTURE(tokens);
             const problem p = realistic({1, 2, 16, 12}, tokens, static_cast<unsigned>(tokens));
             const answer want = reference(p), whole = run<scan::recurrent>(dev, p), chunks = run<scan::chunked<64>>(dev, p);
@@ -399,7 +399,7 @@ TEST_CASE("C08 head pairing: grouped and tiled, and the permutation between them
         CHECK(keys(run<pairing::tiled, layout::key_major, scan::chunked<64>>(dev, p)) == std::array<int, 4>{0, 1, 0, 1});
 
         // Value heads put into the tiled order: tiled pairing gives the grouped result, permuted, bit for bit.
-        for (const std::size_t ratio : {1, 2, 3}) {
+        for (const std::size_t ratio : std::initializer_list<std::size_t>{1, 2, 3}) {
             const std::size_t key_heads = 2, value_heads = key_heads * ratio, dv = 5;
             const problem grouped = realistic({key_heads, value_heads, 8, dv}, 20, 4);
             const auto tiled_of = [&](std::size_t h) { return h % ratio * key_heads + h / ratio; };

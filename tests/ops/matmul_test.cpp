@@ -56,7 +56,8 @@ void check_against_double(product which, std::size_t width, const quant::weight_
         for (std::size_t t = 0; t < tokens; ++t) {
             double sum = 0, bound = 0, magnitudes = 0;
             for (std::size_t c = 0; c < w.cols; ++c) {
-                const double weight = static_cast<double>((*weights)[r * w.cols + c]), value = static_cast<double>(x[t * w.cols + c]);
+                const double weight = static_cast<double>((*weights)[r * w.cols + c]);
+                const double value = static_cast<double>(x[t * w.cols + c]);
                 sum += weight * value;
                 magnitudes += std::abs(weight * value);
                 if (which == product::q8 && quant::integer_dot_format<Format>) {

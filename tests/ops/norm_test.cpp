@@ -188,7 +188,7 @@ TEST_CASE("norms: rows do not see one another, strides are kept, in place works,
         REQUIRE(ops::rms_norm<weight::plain>(dev, x, w, 1e-6f, rows_of(y, d)));
         REQUIRE(ops::rms_norm<weight::plain>(threaded, x, w, 1e-6f, rows_of(again, d)));
         CHECK(same_bits(y, again));
-        for (const std::size_t r : {std::size_t{0}, std::size_t{357}, rows - 1}) {
+        for (const std::size_t r : std::initializer_list<std::size_t>{std::size_t{0}, std::size_t{357}, rows - 1}) {
             std::vector<float> alone(d);
             REQUIRE(ops::rms_norm<weight::plain>(dev, x.rows_range(r, 1), w, 1e-6f, rows_of(alone, d)));
             CHECK(std::memcmp(alone.data(), y.data() + r * d, d * sizeof(float)) == 0);

@@ -202,7 +202,8 @@ TEST_CASE("integer dot products agree with the golden products within the error 
                         F::activation::quantize(x.data() + v * cols + b * F::block_size, block);
                         got += F::dot(raw.data() + r * row_bytes + b * F::block_bytes, block);
                         for (std::size_t i = 0; i < F::block_size; ++i)  // half a step, and the roundings of both scales
-                            bound += std::abs(static_cast<double>(weights[b * F::block_size + i])) * static_cast<double>(block.scale) * 0.5001;
+                            bound += std::abs(static_cast<double>(weights[b * F::block_size + i])) * 0.5001 *
+                                     static_cast<double>(block.scale);
                     }
                     const double off = got - want[r * vectors + v];
                     CHECK(std::abs(off) <= bound);

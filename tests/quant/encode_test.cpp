@@ -128,7 +128,8 @@ TEST_CASE("C41 NaN in the input: the block encoder takes it for zero, encode_row
                 CHECK(status.error().code == errc::not_finite);
             }
             for (std::size_t b = 0; b < out.size() / F::block_bytes; ++b)
-                if (!std::is_same_v<F, quant::mxfp4>) CHECK((quant::detail::load_u16(out.data() + b * F::block_bytes) & 0x7FFFu) <= 0x7C00u);
+                if (!std::is_same_v<F, quant::mxfp4>)
+                    CHECK((quant::detail::load_u16(out.data() + b * F::block_bytes) & 0x7FFFu) <= 0x7C00u);
         } else if constexpr (quant::encodable_format<F>) {
             // Formats without blocks keep what they are given.
             std::vector<std::byte> out(3 * F::block_bytes);
@@ -183,7 +184,8 @@ TEST_CASE("row functions check lengths, types and names") {
     CHECK(*quant::row_bytes<quant::all>(quant::q4_k::type, 512) == 288);
     CHECK(quant::row_bytes<quant::all>(quant::q4_k::type, 500).error().code == errc::shape_mismatch);
     CHECK(quant::row_bytes<quant::all>(quant::type_id{5}, 512).error().code == errc::unsupported_format);
-    CHECK(quant::row_bytes<quant::all>(quant::f32::type, std::numeric_limits<std::size_t>::max()).error().code == errc::out_of_memory);
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    CHECK(quant::row_bytes<quant::all>(quant::f32::type, most).error().code == errc::out_of_memory);
     test::for_each_format([&]<class F>(frugal::type_tag<F>) {
         CHECK(*quant::name_of<quant::all>(F::type) == F::name);
         CHECK(*quant::row_bytes<quant::all>(F::type, 4 * F::block_size) == 4 * F::block_bytes);
@@ -192,7 +194,8 @@ TEST_CASE("row functions check lengths, types and names") {
     std::vector<std::byte> out(34);
     CHECK(quant::encode_row<quant::q8_0>(std::vector<float>(33), out).error().code == errc::shape_mismatch);
     CHECK(quant::encode_row<quant::q8_0>(std::vector<float>(64), out).error().code == errc::shape_mismatch);
-    CHECK(quant::encode_row<quant::q8_0>(std::vector<float>(32), std::span<std::byte>(out).first(33)).error().code == errc::shape_mismatch);
+    const auto cut = std::span<std::byte>(out).first(33);
+    CHECK(quant::encode_row<quant::q8_0>(std::vector<float>(32), cut).error().code == errc::shape_mismatch);
     CHECK(quant::encode_row<quant::q8_0>(std::vector<float>(32), out));
     CHECK(quant::make_weight_view<quant::all>(quant::q8_0::type, out, 1, 32));
     CHECK(quant::make_weight_view<quant::all>(quant::q8_0::type, out, 2, 32).error().code == errc::shape_mismatch);

@@ -66,7 +66,8 @@ std::vector<double> term_magnitudes(const std::byte* row, std::size_t cols) {
         for (std::size_t i = 0; i < F::block_size; ++i) {
             double magnitude = std::abs(static_cast<double>(codes.scale) * codes.codes[i]);
             if constexpr (requires { codes.offsets; })
-                magnitude += std::abs(static_cast<double>(codes.offset_scale) * codes.offsets[i / (F::block_size / std::size(codes.offsets))]);
+                magnitude += std::abs(static_cast<double>(codes.offset_scale) *
+                                      codes.offsets[i / (F::block_size / std::size(codes.offsets))]);
             out[b * F::block_size + i] = magnitude;
         }
     }

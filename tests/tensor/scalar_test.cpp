@@ -36,8 +36,8 @@ float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 std::vector<float> hard_floats() {
     std::vector<float> out;
     for (std::uint32_t exponent = 0; exponent < 256; ++exponent)
-        for (const std::uint32_t mantissa : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x3001u,
-                                             0x17FFFu, 0x18000u, 0x18001u, 0x3FFFFFu, 0x400000u, 0x400001u, 0x7FEFFFu, 0x7FF000u,
+        for (const std::uint32_t mantissa : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u,
+                                             0x3001u, 0x17FFFu, 0x18000u, 0x18001u, 0x3FFFFFu, 0x400000u, 0x400001u, 0x7FEFFFu, 0x7FF000u,
                                              0x7F7FFFu, 0x7F8000u, 0x7FFFFFu})
             for (const std::uint32_t sign : {0u, 0x80000000u}) out.push_back(from_bits(sign | (exponent << 23) | mantissa));
     std::mt19937 engine(2);
@@ -63,7 +63,8 @@ TEST_CASE("every half and bfloat16 code becomes the float that Eigen says") {
         if (!std::isnan(a)) halves += to_half(a).bits != bits;
         if (!std::isnan(b)) brains += to_bfloat16(b).bits != bits;
         if (std::isnan(a)) halves += !std::isnan(to_float(to_half(a))) || std::signbit(to_float(to_half(a))) != std::signbit(a);
-        if (std::isnan(b)) brains += !std::isnan(to_float(to_bfloat16(b))) || std::signbit(to_float(to_bfloat16(b))) != std::signbit(b);
+        if (std::isnan(b))
+            brains += !std::isnan(to_float(to_bfloat16(b))) || std::signbit(to_float(to_bfloat16(b))) != std::signbit(b);
     }
     CHECK(halves == 0);
     CHECK(brains == 0);

@@ -2,8 +2,11 @@
 /// The tokenizer of the Qwen families: byte-level BPE with NFC normalisation, from a GGUF file or a tokenizer.json.
 ///
 /// It gives the ids that transformers gives. llama.cpp does not normalise, so for text that is not in NFC (a decomposed accent,
-/// say) its ids differ; transformers is right, since the models were trained with its tokenizer. Opt-in: needs PCRE2
-/// (libpcre2-8), utf8proc (libutf8proc) and nlohmann/json. No other header of the library includes it.
+/// say) its ids differ; transformers is right, since the models were trained with its tokenizer. What is a letter or a mark is
+/// decided by the Unicode data of the installed PCRE2 and utf8proc: a text with characters that a newer Unicode added may be cut
+/// otherwise than by a tokenizers package with other data.
+///
+/// Opt-in: needs PCRE2 (libpcre2-8), utf8proc (libutf8proc) and nlohmann/json. Of the library, only chat.hpp includes it.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -127,7 +130,7 @@ public:
 
     /// Ids of `text`, as transformers' `encode` gives them. Invalid UTF-8 reads as U+FFFD (see repair_utf8); NUL is a character
     /// like any other. With `parse_special` the texts of added and special tokens become those tokens, longest first; without it
-    /// they are plain text, as text from a user should be. Errors: invalid_argument (4 GiB or more), and those of
+    /// they are plain text, as text from a user should be. Errors: invalid_argument (1 GiB or more), and those of
     /// pre_tokenizer::split.
     [[nodiscard]] result<std::vector<std::int32_t>> encode(std::string_view text, bool parse_special = true) const {
         if (text.size() > most_text)

@@ -39,10 +39,12 @@ template <checkable_format F>
 template <encodable_format F>
 [[nodiscard]] status encode_row(std::span<const float> in, std::span<std::byte> out) {
     if (in.size() % F::block_size != 0)
-        return fail(errc::shape_mismatch, "a row of ", in.size(), " weights cannot be ", F::name, ": its blocks hold ", F::block_size);
+        return fail(errc::shape_mismatch, "a row of ", in.size(), " weights cannot be ", F::name, ": its blocks hold ",
+                    F::block_size);
     const std::size_t blocks = in.size() / F::block_size;
     if (out.size() / F::block_bytes != blocks || out.size() % F::block_bytes != 0)
-        return fail(errc::shape_mismatch, blocks, " blocks of ", F::name, " are ", blocks * F::block_bytes, " bytes, not ", out.size());
+        return fail(errc::shape_mismatch, blocks, " blocks of ", F::name, " are ", blocks * F::block_bytes, " bytes, not ",
+                    out.size());
     if constexpr (F::block_size > 1) {
         for (std::size_t i = 0; i < in.size(); ++i)
             if (!(in[i] - in[i] == 0.0f)) return fail(errc::not_finite, "value ", i, " of the row is ", in[i]);

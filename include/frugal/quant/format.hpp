@@ -36,7 +36,8 @@ concept encodable_format = format<F> && requires(const float* in, std::byte* blo
 /// one block of activations, packed or unpacked, is a double that is the same on every machine (quant/codes.hpp).
 template <class F>
 concept integer_dot_format =
-    format<F> && F::activation::block_size == F::block_size && requires(const std::byte* block, const typename F::activation::block& x) {
+    format<F> && F::activation::block_size == F::block_size &&
+    requires(const std::byte* block, const typename F::activation::block& x) {
         { F::unpack(block) } noexcept;
         { F::unpack(block).dot(x) } noexcept -> std::same_as<double>;
         { F::dot(block, x) } noexcept -> std::same_as<double>;

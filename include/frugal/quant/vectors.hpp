@@ -90,7 +90,8 @@ template <std::size_t Size, class Code>
 #elif defined(__SSE2__)
     ints_4 sums[2] = {};
     for (std::size_t i = 0; i < Size; i += 16)
-        for (std::size_t k = 0; k < 2; ++k) sums[k] += __builtin_ia32_pmaddwd128(load_shorts(a + i + 8 * k), load_shorts(b + i + 8 * k));
+        for (std::size_t k = 0; k < 2; ++k)
+            sums[k] += __builtin_ia32_pmaddwd128(load_shorts(a + i + 8 * k), load_shorts(b + i + 8 * k));
     const ints_4 total = sums[0] + sums[1];
     return (total[0] + total[2]) + (total[1] + total[3]);
 #else

@@ -23,8 +23,9 @@ template <quant::format_list Formats, device::cpu_target Device>
                     "] into y [", y.rows(), ", ", y.cols(), "]");
     FRUGAL_TRY(quant::check_weight_view<Formats>(table));
     for (std::size_t i = 0; i < rows.size(); ++i)
-        if (rows[i] < 0 || static_cast<std::uint64_t>(rows[i]) >= table.rows)
-            return fail(errc::invalid_argument, "row ", rows[i], " (look-up ", i, ") is outside a table of ", table.rows, " rows");
+        if (static_cast<std::uint64_t>(rows[i]) >= table.rows)  // negative numbers are the largest
+            return fail(errc::invalid_argument, "row ", rows[i], " (look-up ", i, ") is outside a table of ", table.rows,
+                        " rows");
     if (rows.empty() || table.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, rows.size() * table.row_bytes);
     return quant::visit<Formats>(table.type, [&]<class Format>(type_tag<Format>) {
