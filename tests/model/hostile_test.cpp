@@ -1,7 +1,5 @@
 // C52 at the level of models: a damaged file is refused, or runs; it never crashes and never takes memory out of proportion.
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <random>
 
 #include "model_support.hpp"
@@ -10,14 +8,6 @@ using namespace frugal;
 using namespace test;
 
 namespace {
-
-std::vector<std::byte> bytes_of(const std::string& name) {
-    std::ifstream in(std::string(FRUGAL_EXAMPLE_MODELS "/") + name + "-Q4_K_M.gguf", std::ios::binary);
-    const std::vector<char> raw((std::istreambuf_iterator<char>(in)), {});
-    REQUIRE(!raw.empty());
-    const auto view = std::as_bytes(std::span(raw));
-    return {view.begin(), view.end()};
-}
 
 /// Loads and runs two tokens. Whether that went well does not matter here; that it returns does.
 template <class Spec>
@@ -47,7 +37,7 @@ bool survives(std::span<const std::byte> bytes) {
 /// The part of the file that is not the vocabulary: keys before it, and the tensor table after it.
 template <class Spec>
 void damage(const std::string& name) {
-    const auto whole = bytes_of(name);
+    const auto whole = embedded_file(name);
     const std::string_view text(reinterpret_cast<const char*>(whole.data()), whole.size());
     const std::size_t vocabulary = text.find("tokenizer.ggml.model");
     const std::size_t table = text.find("token_embd.weight");

@@ -1,7 +1,5 @@
 // Loading: what a file may get wrong, and what the error says.
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "model_support.hpp"
 
@@ -11,15 +9,6 @@ using namespace test;
 namespace {
 
 using model_type = model::transformer<model::qwen4exp<4>, model::convention::gguf, policies<device::cpu<isa::baseline>>>;
-
-/// A copy of an embedded model that a test may damage.
-std::vector<std::byte> bytes_of(const std::string& name) {
-    std::ifstream in(std::string(FRUGAL_EXAMPLE_MODELS "/") + name + "-Q4_K_M.gguf", std::ios::binary);
-    const std::vector<char> raw((std::istreambuf_iterator<char>(in)), {});
-    REQUIRE(!raw.empty());
-    const auto view = std::as_bytes(std::span(raw));
-    return {view.begin(), view.end()};
-}
 
 /// Where `text` lies in `bytes`.
 std::size_t find(std::span<const std::byte> bytes, std::string_view text) {
@@ -44,7 +33,7 @@ void check_error(const error& e, errc code, std::initializer_list<const char*> p
 }  // namespace
 
 TEST_CASE("a file whose QSA is silently off is refused, and runs as asked") {
-    auto bytes = bytes_of("tiny-qwen4exp");
+    auto bytes = embedded_file("tiny-qwen4exp");
     const std::string_view key = "qwen4exp.attention.compress_ratios";
     // After the key: value type (array), element type, count (u64), elements of 4 bytes.
     const std::size_t elements = find(bytes, key) + key.size() + 4 + 4 + 8;
@@ -80,18 +69,18 @@ TEST_CASE("a missing or misshapen tensor is named") {
         return weights.error();
     };
     SUBCASE("missing") {
-        auto bytes = bytes_of("tiny-qwen4exp");
+        auto bytes = embedded_file("tiny-qwen4exp");
         bytes[find(bytes, "blk.3.attn_k.weight") + 4] = std::byte{'9'};
         check_error(load(bytes), errc::not_found, {"blk.3.attn_k.weight", "missing"});
     }
     SUBCASE("of another shape") {
-        auto bytes = bytes_of("tiny-qwen4exp");
+        auto bytes = embedded_file("tiny-qwen4exp");
         const std::string_view name = "blk.3.attn_k.weight";
         put<std::uint64_t>(bytes, find(bytes, name) + name.size() + 4 + 8, 64);  // n_dims, then the dims; 128 rows before
         check_error(load(bytes), errc::shape_mismatch, {"blk.3.attn_k.weight", "[64, 256]", "128"});
     }
     SUBCASE("of a type that is not compiled") {
-        auto bytes = bytes_of("tiny-qwen4exp");
+        auto bytes = embedded_file("tiny-qwen4exp");
         const auto file = parse(bytes);
         const auto sizes = must(model::read_config(file));
         const auto weights = model::read_weights<model::qwen4exp<4>, quant::list<quant::f32, quant::q4_k>>(file, sizes);
@@ -101,7 +90,7 @@ TEST_CASE("a missing or misshapen tensor is named") {
 }
 
 TEST_CASE("C46 NaN weights are refused where they lie") {
-    auto bytes = bytes_of("tiny-qwen35");
+    auto bytes = embedded_file("tiny-qwen35");
     std::size_t at = 0;
     {
         const auto file = parse(bytes);
@@ -133,7 +122,7 @@ TEST_CASE("C46 NaN weights are refused where they lie") {
 
 TEST_CASE("sizes that do not hang together are refused with their name") {
     const auto changed = [](const char* key, std::uint32_t value) {
-        auto bytes = bytes_of("tiny-qwen35");
+        auto bytes = embedded_file("tiny-qwen35");
         const std::string_view name = key;
         put<std::uint32_t>(bytes, find(bytes, name) + name.size() + 4, value);
         return bytes;
@@ -162,7 +151,7 @@ TEST_CASE("sizes that do not hang together are refused with their name") {
 }
 
 TEST_CASE("an architecture that is not ours is named") {
-    auto bytes = bytes_of("tiny-qwen35");
+    auto bytes = embedded_file("tiny-qwen35");
     const std::string_view key = "general.architecture";
     bytes[find(bytes, key) + key.size() + 4 + 8 + 5] = std::byte{'7'};  // qwen35 -> qwen37
     check_error(model::read_config(parse(bytes)).error(), errc::unsupported, {"qwen37", "qwen4exp"});

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -128,6 +131,15 @@ struct gguf_model {
         return std::make_unique<running>(must(model_type::create(sizes, std::move(weights))), options, executor);
     }
 };
+
+/// A copy of an embedded model's file that a test may damage.
+inline std::vector<std::byte> embedded_file(const std::string& name) {
+    std::ifstream in(std::string(FRUGAL_EXAMPLE_MODELS "/") + name + "-Q4_K_M.gguf", std::ios::binary);
+    const std::vector<char> raw((std::istreambuf_iterator<char>(in)), {});
+    REQUIRE(!raw.empty());
+    const auto view = std::as_bytes(std::span(raw));
+    return {view.begin(), view.end()};
+}
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -1,5 +1,6 @@
 #pragma once
-/// Binds the tensors of a file to the roles of a model: every shape is checked, every missing or odd tensor is an error with its name.
+/// Binds the tensors of a file to the roles of a model: every shape is checked, every missing or odd tensor is an error with its
+/// name.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -264,7 +265,8 @@ private:
         FRUGAL_TRY_ASSIGN(std::vector<quant::weight_view> shards, table_shards(m));
         FRUGAL_TRY_ASSIGN(w.table, ops::row_table::make(std::move(shards)));
         if (w.table.rows() < m.hash.table_rows())
-            return fail(errc::shape_mismatch, "the n-gram table has ", w.table.rows(), " rows; hashes reach ", m.hash.table_rows());
+            return fail(errc::shape_mismatch, "the n-gram table has ", w.table.rows(), " rows; hashes reach ",
+                        m.hash.table_rows());
         return {};
     }
 

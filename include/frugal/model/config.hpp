@@ -113,7 +113,8 @@ template <specification Spec>
         FRUGAL_TRY(positive(c.index_dim, "indexer head size"));
         FRUGAL_TRY(positive(c.index_budget, "indexer budget"));
         if (c.index_dim < c.rotary_dim)
-            return fail(errc::invalid_argument, "the indexer's heads of ", c.index_dim, " cannot rotate ", c.rotary_dim, " values");
+            return fail(errc::invalid_argument, "the indexer's heads of ", c.index_dim, " cannot rotate ", c.rotary_dim,
+                        " values");
         if (c.qsa_ratios.size() != c.layers.size())
             return fail(errc::invalid_argument, c.qsa_ratios.size(), " compress ratios for ", c.layers.size(), " layers");
         for (std::size_t i = 0; i < c.layers.size(); ++i)
@@ -125,9 +126,11 @@ template <specification Spec>
         for (const ngram_module& m : c.ngrams) {
             FRUGAL_TRY(positive(c.ngram_row, "n-gram row length"));
             FRUGAL_TRY(positive(c.ngram_conv_kernel, "n-gram convolution kernel"));
-            if (m.layer >= c.layers.size()) return fail(errc::invalid_argument, "n-gram layer ", m.layer, " of ", c.layers.size());
+            if (m.layer >= c.layers.size())
+                return fail(errc::invalid_argument, "n-gram layer ", m.layer, " of ", c.layers.size());
             if (m.hash.vocabulary < 0 || static_cast<std::size_t>(m.hash.vocabulary) != c.vocabulary)
-                return fail(errc::invalid_argument, "n-grams over ", m.hash.vocabulary, " tokens in a vocabulary of ", c.vocabulary);
+                return fail(errc::invalid_argument, "n-grams over ", m.hash.vocabulary, " tokens in a vocabulary of ",
+                            c.vocabulary);
         }
     }
     return {};

@@ -74,7 +74,8 @@ namespace detail {
     config c;
     FRUGAL_TRY_ASSIGN(const std::string_view architecture, file.string("general.architecture"));
     c.architecture = std::string(architecture);
-    const bool dense = architecture == qwen35::name, moe = architecture == qwen35moe::name, exp = architecture == qwen4exp<>::name;
+    const bool dense = architecture == qwen35::name, moe = architecture == qwen35moe::name,
+               exp = architecture == qwen4exp<>::name;
     if (!dense && !moe && !exp)
         return fail(errc::unsupported, "architecture \"", architecture, "\" is not one of qwen35, qwen35moe, qwen4exp");
     const auto key = [&](std::string_view name) { return concat(architecture, ".", name); };
@@ -87,7 +88,8 @@ namespace detail {
     std::size_t blocks = 0;
     FRUGAL_TRY(size("block_count", blocks));
     FRUGAL_TRY_ASSIGN(const std::uint32_t predict, file.u32_or(key("nextn_predict_layers"), 0));
-    if (predict > blocks) return fail(errc::malformed_file, key("nextn_predict_layers"), " ", predict, " exceeds ", blocks, " blocks");
+    if (predict > blocks)
+        return fail(errc::malformed_file, key("nextn_predict_layers"), " ", predict, " exceeds ", blocks, " blocks");
     blocks -= predict;  // prediction layers follow the trunk and are not run
     if (blocks > file.tensors().size()) return fail(errc::malformed_file, key("block_count"), " is ", blocks, " in a file of ",
                                                     file.tensors().size(), " tensors");
@@ -101,8 +103,8 @@ namespace detail {
     if (file.has(key("attention.recurrent_layers"))) {
         FRUGAL_TRY_ASSIGN(const auto recurrent, file.bool_list(key("attention.recurrent_layers")));
         if (recurrent.size() < blocks)
-            return fail(errc::malformed_file, key("attention.recurrent_layers"), " has ", recurrent.size(), " entries for ", blocks,
-                        " layers");
+            return fail(errc::malformed_file, key("attention.recurrent_layers"), " has ", recurrent.size(), " entries for ",
+                        blocks, " layers");
         for (std::size_t i = 0; i < blocks; ++i) c.layers.push_back(recurrent[i] ? layer_kind::gdn : layer_kind::attention);
     } else {
         FRUGAL_TRY_ASSIGN(const std::uint32_t interval, file.u32_or(key("full_attention_interval"), 4));
@@ -128,13 +130,15 @@ namespace detail {
     FRUGAL_TRY(heads("attention.head_count", c.heads));
     FRUGAL_TRY(heads("attention.head_count_kv", c.kv_heads));
     FRUGAL_TRY(size("attention.key_length", c.head_dim));
-    FRUGAL_TRY_ASSIGN(const std::uint32_t value_length, file.u32_or(key("attention.value_length"), static_cast<std::uint32_t>(c.head_dim)));
+    FRUGAL_TRY_ASSIGN(const std::uint32_t value_length,
+                      file.u32_or(key("attention.value_length"), static_cast<std::uint32_t>(c.head_dim)));
     if (value_length != c.head_dim)
         return fail(errc::unsupported, "key heads of ", c.head_dim, " and value heads of ", value_length, " differ in size");
     FRUGAL_TRY(size("rope.dimension_count", c.rotary_dim));
     FRUGAL_TRY_ASSIGN(c.rope_theta, file.f32(key("rope.freq_base")));
     FRUGAL_TRY_ASSIGN(const auto sections, file.i64_list(key("rope.dimension_sections")));
-    if (sections.size() < 3) return fail(errc::malformed_file, key("rope.dimension_sections"), " has ", sections.size(), " entries");
+    if (sections.size() < 3)
+        return fail(errc::malformed_file, key("rope.dimension_sections"), " has ", sections.size(), " entries");
     for (std::size_t i = 0; i < 3; ++i) {
         if (sections[i] < 0 || sections[i] > 0xFFFF)
             return fail(errc::malformed_file, key("rope.dimension_sections"), " holds ", sections[i]);
@@ -168,17 +172,19 @@ namespace detail {
         if (file.has(key("attention.compress_ratios"))) {
             FRUGAL_TRY_ASSIGN(const auto ratios, file.u64_list(key("attention.compress_ratios")));
             if (ratios.size() < blocks)
-                return fail(errc::malformed_file, key("attention.compress_ratios"), " has ", ratios.size(), " entries for ", blocks,
-                            " layers");
+                return fail(errc::malformed_file, key("attention.compress_ratios"), " has ", ratios.size(), " entries for ",
+                            blocks, " layers");
             for (std::size_t i = 0; i < blocks; ++i) c.qsa_ratios[i] = static_cast<std::size_t>(ratios[i]);
         }
         bool indexer = false;
-        for (std::size_t i = 0; i < blocks; ++i) indexer = indexer || file.find(concat("blk.", i, ".indexer.q_proj.weight")) != nullptr;
+        for (std::size_t i = 0; i < blocks; ++i)
+            indexer = indexer || file.find(concat("blk.", i, ".indexer.q_proj.weight")) != nullptr;
         FRUGAL_TRY(detail::settle_qsa_ratios(c, indexer, options.qsa_ratio));
         if (file.has(key("ple.layers"))) {
             FRUGAL_TRY_ASSIGN(const auto layers, file.u64_list(key("ple.layers")));
             if (layers.size() != 1)
-                return fail(errc::unsupported, "the file names ", layers.size(), " n-gram (PLE) layers; GGUF has one table, for one layer");
+                return fail(errc::unsupported, "the file names ", layers.size(),
+                            " n-gram (PLE) layers; GGUF has one table, for one layer");
             std::size_t ngram_size = 0, heads_per_ngram = 0;
             FRUGAL_TRY(size("ple.ngram_size", ngram_size));
             FRUGAL_TRY(size("ple.heads_per_ngram", heads_per_ngram));
@@ -190,9 +196,9 @@ namespace detail {
             FRUGAL_TRY_ASSIGN(auto head_sizes, file.u64_list(key("ple.head_vocab_sizes")));
             ngram_module m;
             m.layer = static_cast<std::size_t>(layers[0]);
-            FRUGAL_TRY_ASSIGN(m.hash, ops::ngram_hash::from_constants(ngram_size, heads_per_ngram, static_cast<std::int64_t>(c.vocabulary), eos,
-                                                                      std::move(multipliers), std::move(offsets),
-                                                                      std::move(head_sizes)));
+            FRUGAL_TRY_ASSIGN(
+                m.hash, ops::ngram_hash::from_constants(ngram_size, heads_per_ngram, static_cast<std::int64_t>(c.vocabulary), eos,
+                                                        std::move(multipliers), std::move(offsets), std::move(head_sizes)));
             c.ngrams.push_back(std::move(m));
         }
     }

@@ -51,7 +51,8 @@ struct qwen35moe : qwen35 {
 /// `Ratio` tokens, mixture of experts, hyper-connections, n-gram embedding.
 template <std::size_t Ratio = 4>
 struct qwen4exp {
-    static_assert(Ratio >= 1, "frugal: qwen4exp<Ratio> needs a compress ratio of at least 1 token a block; 4 is the released model's");
+    static_assert(Ratio >= 1,
+                  "frugal: qwen4exp<Ratio> needs a compress ratio of at least 1 token a block; 4 is the released model's");
     static constexpr std::string_view name = "qwen4exp";
     static constexpr attention_kind attention = attention_kind::qsa;
     static constexpr feed_forward_kind feed_forward = feed_forward_kind::mixture_of_experts;

@@ -84,14 +84,16 @@ public:
     [[nodiscard]] status rollback(sequence_id s, std::size_t n) {
         FRUGAL_TRY(check(s));
         if (n > length(s))
-            return fail(errc::cannot_rollback, "sequence ", static_cast<int>(s), " holds ", length(s), " tokens; cannot undo ", n);
+            return fail(errc::cannot_rollback, "sequence ", static_cast<int>(s), " holds ", length(s), " tokens; cannot undo ",
+                        n);
         if (!can_rollback(s, n))
             return fail(errc::cannot_rollback, "sequence ", static_cast<int>(s), " keeps no checkpoint ", n,
                         " tokens back; create the state with more checkpoints, or restore a snapshot");
         FRUGAL_TRY(each([&](auto& part) { return part.rollback(s, n); }));
         auto& sequence = sequences_[index(s)];
         sequence.length -= n;
-        if (sequence.draft_start != no_draft_mark && sequence.length < sequence.draft_start) sequence.draft_start = sequence.length;
+        if (sequence.draft_start != no_draft_mark && sequence.length < sequence.draft_start)
+            sequence.draft_start = sequence.length;
         return {};
     }
 
@@ -233,12 +235,14 @@ private:
             std::uint64_t count = 0;
             if (out) out = in.read(count);
             if (out && count != list.size())
-                out = fail(errc::shape_mismatch, "saved state has ", count, " layers of a kind where the model has ", list.size());
+                out =
+                    fail(errc::shape_mismatch, "saved state has ", count, " layers of a kind where the model has ", list.size());
             for (auto& part : list) {
                 if (!out) return;
                 out = part.load(s, in);
                 if (out && part.length(s) != tokens)
-                    out = fail(errc::malformed_file, "saved state disagrees with itself: ", part.length(s), " and ", tokens, " tokens");
+                    out = fail(errc::malformed_file, "saved state disagrees with itself: ", part.length(s), " and ", tokens,
+                               " tokens");
             }
         };
         std::apply([&](auto&... list) { (kind(list), ...); }, parts_);

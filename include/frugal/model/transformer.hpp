@@ -58,6 +58,12 @@ struct no_observer {
 /// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
 class transformer {
+    static_assert(policy_bundle<Policies>,
+                  "frugal: model::transformer takes its policies as one bundle; write transformer<spec, convention, "
+                  "policies<quant::list<...>, device::cpu<...>>>, in any order, or leave them out");
+    static_assert(device::cpu_target<typename Policies::device>,
+                  "frugal: model::transformer runs on CPU targets so far; write policies<device::cpu<>>");
+
 public:
     using spec = Spec;
     using formats = typename Policies::formats;
@@ -68,7 +74,8 @@ public:
     using attention_variant = std::conditional_t<sparse, attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight>,
                                                  attention::full<norm_weight>>;
     using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
-    using state = combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
+    using state =
+        combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
 
     /// Takes over sizes and weights; the file behind the weights' views must outlive the model. Errors: as validate().
     [[nodiscard]] static result<transformer> create(config sizes, weights bound) {
@@ -238,8 +245,8 @@ private:
                 }
             const auto attend = [&]() -> status {
                 if (config_.layers[i] == layer_kind::gdn)
-                    return gdn_variant::template forward<formats>(dev, scratch, gdn_dims_, w.gdn, recurrent[next_recurrent++], rows,
-                                                                  mixed, branch);
+                    return gdn_variant::template forward<formats>(dev, scratch, gdn_dims_, w.gdn, recurrent[next_recurrent++],
+                                                                  rows, mixed, branch);
                 const std::size_t c = next_cache++;
                 if constexpr (sparse) {
                     auto dims = attention_dims_;
@@ -247,8 +254,8 @@ private:
                     return attention_variant::template forward<formats>(dev, scratch, dims, w.attention, caches[c], rows,
                                                                         layouts.front().of_layer(c), mixed, branch);
                 } else {
-                    return attention_variant::template forward<formats>(dev, scratch, attention_dims_, w.attention, caches[c], rows,
-                                                                        mixed, branch);
+                    return attention_variant::template forward<formats>(dev, scratch, attention_dims_, w.attention, caches[c],
+                                                                        rows, mixed, branch);
                 }
             };
             const auto feed_forward = [&]() -> status {
@@ -278,15 +285,15 @@ private:
             return ops::add(dev, branch, stream);
         } else {
             FRUGAL_TRY_ASSIGN(const auto injection, scratch.matrix(stream.rows(), config_.streams));
-            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template mix<formats>(dev, scratch, hyper_dims_, hyper, stream, mixed,
-                                                                                   injection));
+            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template mix<formats>(dev, scratch, hyper_dims_, hyper, stream,
+                                                                                   mixed, injection));
             FRUGAL_TRY(body());
             return layer::hyper_connection<norm_weight>::inject(dev, injection, branch, stream);
         }
     }
 
-    [[nodiscard]] status head(device_type& dev, workspace& scratch, std::span<const std::size_t> wanted, matrix_view<float> stream,
-                              matrix_view<float> logits) const {
+    [[nodiscard]] status head(device_type& dev, workspace& scratch, std::span<const std::size_t> wanted,
+                              matrix_view<float> stream, matrix_view<float> logits) const {
         if (wanted.empty()) return {};
         FRUGAL_TRY_ASSIGN(const auto picked, scratch.matrix(wanted.size(), stream.cols()));
         FRUGAL_TRY_ASSIGN(const auto final, scratch.matrix(wanted.size(), config_.hidden));

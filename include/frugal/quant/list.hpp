@@ -45,8 +45,8 @@ bool visit_list(list<F...>, type_id type, Visitor&& visitor) {
 template <format_list Formats, class Visitor>
 [[nodiscard]] status visit(type_id type, Visitor&& visitor) {
     if (detail::visit_list(Formats{}, type, visitor)) return {};
-    return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type), " is not among the formats compiled: ",
-                Formats::names());
+    return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type),
+                " is not among the formats compiled: ", Formats::names());
 }
 
 }  // namespace quant

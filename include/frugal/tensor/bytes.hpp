@@ -21,21 +21,25 @@ public:
     template <class T>
         requires std::is_trivially_copyable_v<T>
     void write(const T& value) {
-        const auto* first = reinterpret_cast<const std::byte*>(&value);
-        bytes_.insert(bytes_.end(), first, first + sizeof(T));
+        append(&value, sizeof(T));
     }
     /// Length (u64), then the elements.
     template <class T>
         requires std::is_trivially_copyable_v<T>
     void write_span(std::span<const T> values) {
         write(static_cast<std::uint64_t>(values.size()));
-        const auto raw = std::as_bytes(values);
-        bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+        if (!values.empty()) append(values.data(), values.size_bytes());
     }
     [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
     [[nodiscard]] std::vector<std::byte> take() && noexcept { return std::move(bytes_); }
 
 private:
+    // Not insert(): gcc 12 reports an overflow there that cannot happen.
+    void append(const void* from, std::size_t size) {
+        const std::size_t at = bytes_.size();
+        bytes_.resize(at + size);
+        std::memcpy(bytes_.data() + at, from, size);
+    }
     std::vector<std::byte> bytes_;
 };
 

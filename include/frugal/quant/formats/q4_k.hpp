@@ -14,7 +14,8 @@ FRUGAL_NAMESPACE_BEGIN
 namespace quant {
 
 /// GGUF Q4_K: scale f16 | minimum scale f16 | 12 bytes of 6-bit scales and minima for 8 groups of 32 | 128 bytes of nibbles;
-/// w = scale * group_scale * code - minimum_scale * group_minimum. Bytes 32 g … 32 g + 31 hold groups 2 g (low) and 2 g + 1 (high).
+/// w = scale * group_scale * code - minimum_scale * group_minimum. Bytes 32 g … 32 g + 31 hold groups 2 g (low) and 2 g + 1
+/// (high).
 struct q4_k : from_codes<q4_k, offset_codes<256, 32, std::int16_t>> {
     static constexpr std::string_view name = "q4_k";
     static constexpr type_id type{12};
