@@ -451,6 +451,10 @@ struct laws {
             CHECK(saved(two, 0) == saved(two, 1));
             two.feed(dev, seq(0), b, 9, 20);  // the source goes elsewhere
             CHECK(same_bits(two.feed(dev, seq(1), a, 9, 51), slice(want, 9 * hidden, 51 * hidden)));
+            tested source(layer, 1);
+            source.feed(dev, seq(0), a, 0, 9);
+            source.feed(dev, seq(0), b, 9, 20);
+            CHECK(saved(two, 0) == saved(source));
             two.copy(seq(1), seq(1));
             CHECK(two.state.length(seq(1)) == 60);
             CHECK(two.state.copy(seq(0), seq(7)).error().code == fg::errc::invalid_argument);

@@ -12,6 +12,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import to_checkpoint
+
 GENERATE, PERPLEXITY, MODELS, DATA = sys.argv[1:5]
 QUICK = ["--n-predict", "8", "--temp", "0"]
 
@@ -106,6 +109,18 @@ class Generate(unittest.TestCase):
             self.fails("-p", "And God said", "--model", file.name, *QUICK, says="--qsa-ratio")
             mended = run(GENERATE, "-p", "And God said", "--model", file.name, *QUICK, "--qsa-ratio", 4)
             self.assertEqual(mended.stdout, run(GENERATE, "-p", "And God said", "--model", "tiny-qwen4exp", *QUICK).stdout)
+
+    def test_a_hugging_face_directory_gives_the_text_of_the_gguf_file(self):
+        source = Path(DATA, "tiny-qwen35")
+        with tempfile.TemporaryDirectory(prefix="a checkpoint ") as folder:
+            to_checkpoint.convert(source / "tiny-qwen35-BF16.gguf", source / "config.json",
+                                  [source / "tokenizer.json", source / "tokenizer_config.json"], folder)
+            options = ["-p", "And God said", "-n", 32, "--temp", 0]
+            done = run(GENERATE, *options, "--model", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout, run(GENERATE, *options, "--model", source / "tiny-qwen35-BF16.gguf").stdout)
+            Path(folder, "model-00002-of-00002.safetensors").unlink()
+            self.fails("-p", "x", "--model", folder, says="model-00002-of-00002.safetensors")
 
     def test_chat_at_a_terminal(self):
         parent, child = pty.openpty()
