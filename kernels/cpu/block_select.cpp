@@ -3,10 +3,9 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE(scalar)                                                                                       \
-    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(const float*, std::size_t, std::size_t,                    \
-                                                               const block_key_view<scalar>&, float, std::size_t, std::size_t, \
-                                                               float*);
+#define FRUGAL_INSTANTIATE(scalar)                              \
+    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>( \
+        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, float*);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
 #undef FRUGAL_INSTANTIATE

@@ -31,13 +31,15 @@ TEST_CASE("C14 full attention equals the reference, left padding not fed") {
                 for (const std::size_t call : calls) {
                     const std::size_t begin = std::max(end, pad);
                     end += call;
-                    parts = test::joined(parts, in_calls.feed(dev, s, rows.streams[b], begin - pad, end > begin ? end - begin : 0));
+                    parts =
+                        test::joined(parts, in_calls.feed(dev, s, rows.streams[b], begin - pad, end > begin ? end - begin : 0));
                 }
                 CHECK(test::same_bits(parts, got));
                 // The cache: [kv head][token] in the file.
                 for (std::size_t h = 0; h < layer.dims.kv_heads; ++h)
                     for (std::size_t t = 0; t < count; ++t) {
-                        const std::size_t dim = layer.dims.head_dim, from = ((b * layer.dims.kv_heads + h) * rows.total + pad + t) * dim;
+                        const std::size_t dim = layer.dims.head_dim,
+                                          from = ((b * layer.dims.kv_heads + h) * rows.total + pad + t) * dim;
                         const float* key = at_once.state.keys(s).row(t) + h * dim;
                         const float* value = at_once.state.values(s).row(t) + h * dim;
                         test::check_close({key, key + dim}, test::slice(keys, from, dim), file.tol("k_cache"), name + " key");
@@ -72,7 +74,8 @@ TEST_CASE("y may be the memory of x") {
         const test::segment all{test::seq(0), 0, 12};
         const attention::batch tokens{{&all, 1}, a.positions};
         const fg::matrix_view<float> view(xy.data(), 12, layer.dims.hidden);
-        REQUIRE(full::forward<test::formats>(dev, together.scratch, layer.sizes(), layer.view(), together.state, tokens, view, view));
+        REQUIRE(
+            full::forward<test::formats>(dev, together.scratch, layer.sizes(), layer.view(), together.state, tokens, view, view));
         CHECK(test::same_bits(xy, want));
     });
 }
@@ -121,7 +124,8 @@ TEST_CASE("memory grows with the tokens, copies share it until they write") {
     cache.feed(dev, test::seq(0), a, 1, 299);
     CHECK(cache.state.bytes() == 3 * chunk);
     cache.copy(test::seq(0), test::seq(1));
-    for (const std::size_t t : {0u, 128u, 299u}) CHECK(cache.state.keys(test::seq(0)).row(t) == cache.state.keys(test::seq(1)).row(t));
+    for (const std::size_t t : {0u, 128u, 299u})
+        CHECK(cache.state.keys(test::seq(0)).row(t) == cache.state.keys(test::seq(1)).row(t));
     cache.feed(dev, test::seq(1), a, 0, 1);
     CHECK(cache.state.keys(test::seq(0)).row(128) == cache.state.keys(test::seq(1)).row(128));
     CHECK(cache.state.keys(test::seq(0)).row(299) != cache.state.keys(test::seq(1)).row(299));
@@ -139,7 +143,8 @@ TEST_CASE("wrong shapes and batches are errors that change nothing") {
     const auto code = [&](std::vector<test::segment> segments, attention::full_dims dims, std::size_t cols) {
         const attention::batch tokens{segments, a.positions};
         const auto done = full::forward<test::formats>(dev, cache.scratch, dims, layer.view(), cache.state, tokens,
-                                                       fg::matrix_view<const float>(a.x.data(), 4, cols), fg::matrix_view<float>(y.data(), 4, cols));
+                                                       fg::matrix_view<const float>(a.x.data(), 4, cols),
+                                                       fg::matrix_view<float>(y.data(), 4, cols));
         CHECK(cache.state.length(test::seq(0)) + cache.state.length(test::seq(1)) == 0);
         return done ? fg::errc::io : done.error().code;
     };

@@ -69,8 +69,12 @@ struct layer_weights {
     [[nodiscard]] attention::qsa_weights view() const {
         const std::size_t heads = dims.heads * dims.head_dim, kv = dims.kv_heads * dims.head_dim;
         attention::qsa_weights out;
-        static_cast<attention::full_weights&>(out) = {view_of(q, 2 * heads, dims.hidden), view_of(k, kv, dims.hidden),
-                                                      view_of(v, kv, dims.hidden), view_of(o, dims.hidden, heads), q_norm, k_norm};
+        static_cast<attention::full_weights&>(out) = {view_of(q, 2 * heads, dims.hidden),
+                                                      view_of(k, kv, dims.hidden),
+                                                      view_of(v, kv, dims.hidden),
+                                                      view_of(o, dims.hidden, heads),
+                                                      q_norm,
+                                                      k_norm};
         if (dims.index_heads != 0) {
             out.indexer_q = view_of(indexer_q, dims.index_heads * dims.index_dim, dims.hidden);
             out.indexer_k = view_of(indexer_k, dims.index_dim, dims.hidden);
@@ -164,7 +168,9 @@ struct golden_rows {
                 REQUIRE(valid[b * total + t] == 1);
                 const auto* row = &x[(b * total + t) * hidden];
                 one.x.insert(one.x.end(), row, row + hidden);
-                const auto at = [&](std::size_t c) { return static_cast<std::int32_t>(positions[(c * shape[0] + b) * total + t]); };
+                const auto at = [&](std::size_t c) {
+                    return static_cast<std::int32_t>(positions[(c * shape[0] + b) * total + t]);
+                };
                 one.positions.push_back({at(0), at(1), at(2)});
             }
             streams.push_back(std::move(one));
@@ -187,8 +193,10 @@ struct arm {
           state(Variant::create_state(weights.sizes(), sequences, max_tokens).value()),
           layout(fg::reuse::qsa_layout::create(ratio(), sequences).value()) {}
     static constexpr std::size_t ratio() {
-        if constexpr (sparse) return Variant::ratio;
-        else return 4;
+        if constexpr (sparse)
+            return Variant::ratio;
+        else
+            return 4;
     }
 
     struct piece {
@@ -214,7 +222,7 @@ struct arm {
         const attention::batch tokens{segments, positions};
         const matrix_view<const float> in(x.data(), positions.size(), hidden);
         const matrix_view<float> out(y.data(), positions.size(), hidden);
-        {   // What the workspace hands out may hold anything.
+        {  // What the workspace hands out may hold anything.
             fg::workspace::scope scope(scratch);
             float* junk = scratch.floats(50000).value();
             std::fill(junk, junk + 50000, not_a_number);
@@ -291,7 +299,8 @@ struct laws {
     void any_split() {
         everywhere([&](auto& dev) {
             const auto whole = alone(dev, a, 60);
-            for (const std::vector<std::size_t>& cuts : {std::vector<std::size_t>(60, 1), {7, 1, 20, 32}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 5}, {59, 1}}) {
+            for (const std::vector<std::size_t>& cuts :
+                 {std::vector<std::size_t>(60, 1), {7, 1, 20, 32}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 5}, {59, 1}}) {
                 tested split(layer, 1);
                 std::vector<float> y;
                 std::size_t at = 0;
@@ -356,8 +365,9 @@ struct laws {
             for (float& value : junk.x) value = not_a_number;
             tested padded(layer, 3);
             padded.feed(dev, seq(1), b, 0, 9);
-            const auto y = padded.feed(dev, {piece{sequence_id::padding, &junk, 0, 2}, piece{seq(2), &a, 0, 30}, piece{seq(1), &b, 9, 0},
-                                             piece{sequence_id::padding, &junk, 0, 3}, piece{seq(0), &a, 0, 5}, piece{sequence_id::padding, &junk, 0, 0}});
+            const auto y = padded.feed(dev, {piece{sequence_id::padding, &junk, 0, 2}, piece{seq(2), &a, 0, 30},
+                                             piece{seq(1), &b, 9, 0}, piece{sequence_id::padding, &junk, 0, 3},
+                                             piece{seq(0), &a, 0, 5}, piece{sequence_id::padding, &junk, 0, 0}});
             CHECK(same_bits(slice(y, 2 * hidden, 30 * hidden), alone(dev, a, 30)));
             CHECK(same_bits(slice(y, 35 * hidden, 5 * hidden), alone(dev, a, 5)));
             for (std::size_t i = 0; i < 2 * hidden; ++i) CHECK(y[i] == 0.0f);

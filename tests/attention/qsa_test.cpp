@@ -30,7 +30,8 @@ std::vector<float> index_queries(Device& dev, const test::layer_weights& layer, 
     const matrix_view<float> at(angles.data(), from.size(), layer.rope.rotary_dim);
     REQUIRE(ops::rope_angles(dev, layer.rope, from.positions, at));
     const auto done = attention::detail::index_queries<test::formats, test::zero_centred>(
-        dev, scratch, dims, layer.view(), matrix_view<const float>(at), matrix_view<const float>(from.x.data(), from.size(), dims.hidden),
+        dev, scratch, dims, layer.view(), matrix_view<const float>(at),
+        matrix_view<const float>(from.x.data(), from.size(), dims.hidden),
         matrix_view<float>(out.data(), from.size(), dims.index_heads * dims.index_dim));
     REQUIRE(done);
     return out;
@@ -57,7 +58,8 @@ lists chosen(Device& dev, const test::arm<Variant>& from, fg::attention::sequenc
     std::vector<std::size_t> counts(n);
     fg::workspace scratch;
     REQUIRE(attention::detail::choose_tokens(dev, scratch, dims, ratio, rows, std::span<const ops::block_row<scalar>>(choices),
-                                             matrix_view<const float>(queries.data(), n, dims.index_heads * dims.index_dim), all, counts));
+                                             matrix_view<const float>(queries.data(), n, dims.index_heads * dims.index_dim), all,
+                                             counts));
     lists out;
     for (std::size_t t = 0; t < n; ++t) out.emplace_back(&all[t * width], &all[t * width] + counts[t]);
     return out;
@@ -97,7 +99,8 @@ void check_golden(Device& dev, const test::golden& file) {
 
         for (std::size_t t = 0; t < n; ++t) {
             const float* key = cache.state.raw_keys(s).row(t);
-            test::check_close({key, key + dim}, test::slice(raw, (b * total + pad + t) * dim, dim), file.tol("raw_keys"), "raw key");
+            test::check_close({key, key + dim}, test::slice(raw, (b * total + pad + t) * dim, dim), file.tol("raw_keys"),
+                              "raw key");
             for (std::size_t h = 0; h < dims.kv_heads; ++h) {
                 key = cache.state.tokens().keys(s).row(t) + h * dims.head_dim;
                 test::check_close({key, key + dims.head_dim},
@@ -142,7 +145,8 @@ void check_golden(Device& dev, const test::golden& file) {
             for (std::size_t i = 0; i < width && selected[row * width + i] >= 0; ++i)
                 want.push_back(static_cast<std::uint32_t>(selected[row * width + i]) - static_cast<std::uint32_t>(pad));
             CHECK(picked[t] == want);
-            test::check_close(test::slice(got, t * dims.hidden, dims.hidden), test::slice(y, row * dims.hidden, dims.hidden), file.tol("y"), "y");
+            test::check_close(test::slice(got, t * dims.hidden, dims.hidden), test::slice(y, row * dims.hidden, dims.hidden),
+                              file.tol("y"), "y");
         }
     }
     CHECK(compared > 0);
@@ -153,12 +157,15 @@ void check_golden(Device& dev, const test::golden& file) {
 TEST_CASE("C14 QSA equals the reference at every stage, left padding not fed") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        for (const std::string name : {"bigblock_r8_b32", "decode_r4", "decode_r8", "leftpad_r4", "mrope_r4", "oneheadindex_r4", "prefill_r4_b16_T53",
-                                       "prefill_r4_b4_T21", "prefill_r4_b64_T53", "prefill_r8_b64_T53", "tie_equal_keys", "tie_zero_keys"}) {
+        for (const std::string name :
+             {"bigblock_r8_b32", "decode_r4", "decode_r8", "leftpad_r4", "mrope_r4", "oneheadindex_r4", "prefill_r4_b16_T53",
+              "prefill_r4_b4_T21", "prefill_r4_b64_T53", "prefill_r8_b64_T53", "tie_equal_keys", "tie_zero_keys"}) {
             CAPTURE(name);
             const test::golden file("qsa/" + name);
-            if (file.params().at("compress_ratio") == 8) check_golden<8>(dev, file);
-            else check_golden<4>(dev, file);
+            if (file.params().at("compress_ratio") == 8)
+                check_golden<8>(dev, file);
+            else
+                check_golden<4>(dev, file);
         }
     });
 }
@@ -208,7 +215,8 @@ TEST_CASE("C26 the choice equals a sort of the scores by (score descending, inde
         std::size_t ties = 0;
         for (std::size_t t = 0; t < 90; ++t) {
             std::vector<float> score((t + 1) / 4);
-            ops::cpu::score_blocks<Isa>(&queries[t * 11], 1, 11, cache.state.block_view(test::seq(0)), std::sqrt(11.0f), 0, score.size(), score.data());
+            ops::cpu::score_blocks<Isa>(&queries[t * 11], 1, 11, cache.state.block_view(test::seq(0)), std::sqrt(11.0f), 0,
+                                        score.size(), score.data());
             std::vector<std::size_t> order(score.size());
             for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
             std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t z) { return score[x] > score[z]; });
@@ -245,7 +253,8 @@ TEST_CASE("C28 fewer candidates than the budget: all; the tail always; an empty 
         std::vector<std::uint32_t> all(attention::detail::most_chosen(reuse::block_ratio(4), 2), 77u);
         std::vector<std::size_t> counts(1, 99);
         REQUIRE(attention::detail::choose_tokens(dev, cache.scratch, layer.sizes(), reuse::block_ratio(4), rows,
-                                                 std::span<const ops::block_row<float>>(choices), matrix_view<const float>(queries.data(), 1, 22), all, counts));
+                                                 std::span<const ops::block_row<float>>(choices),
+                                                 matrix_view<const float>(queries.data(), 1, 22), all, counts));
         CHECK(counts[0] == 0);
         for (const std::uint32_t token : all) CHECK(token == 77u);
     });
@@ -261,7 +270,8 @@ TEST_CASE("with a budget for every block the bits are those of full attention") 
             test::arm<qsa<4>> sparse(layer, 1);
             const auto want = dense.feed(dev, test::seq(0), a, 0, 39), got = sparse.feed(dev, test::seq(0), a, 0, 39);
             const std::size_t alike = budget == 32 ? 35 : 39;  // from token 35 on there are nine blocks, one more than 32 tokens
-            CHECK(test::same_bits(test::slice(got, 0, alike * layer.dims.hidden), test::slice(want, 0, alike * layer.dims.hidden)));
+            CHECK(
+                test::same_bits(test::slice(got, 0, alike * layer.dims.hidden), test::slice(want, 0, alike * layer.dims.hidden)));
             if (budget == 32) CHECK_FALSE(test::same_bits(got, want));
         }
     });
@@ -328,8 +338,8 @@ TEST_CASE("C36 twelve layers share one layout: one build a batch instead of twel
                 REQUIRE(layouts.append(tokens, dev.counters()));
                 for (std::size_t layer = 0; layer < 12; ++layer) {
                     const matrix_view<float> view(x.data(), count, hidden);
-                    REQUIRE(qsa<4>::forward<test::formats>(dev, scratch, layers[layer].sizes(), layers[layer].view(), states[layer], tokens,
-                                                           layouts.of_layer(layer), view, view));
+                    REQUIRE(qsa<4>::forward<test::formats>(dev, scratch, layers[layer].sizes(), layers[layer].view(),
+                                                           states[layer], tokens, layouts.of_layer(layer), view, view));
                 }
                 out = test::joined(out, x);
             }
@@ -337,7 +347,8 @@ TEST_CASE("C36 twelve layers share one layout: one build a batch instead of twel
             return out;
         };
         std::uint64_t shared = 0, per_layer = 0;
-        const auto frugal = run(fg::type_tag<reuse::shared>{}, shared), wasteful = run(fg::type_tag<reuse::per_layer>{}, per_layer);
+        const auto frugal = run(fg::type_tag<reuse::shared>{}, shared),
+                   wasteful = run(fg::type_tag<reuse::per_layer>{}, per_layer);
         CHECK(shared == 4);
         CHECK(per_layer == 48);
         CHECK(test::same_bits(frugal, wasteful));
@@ -353,7 +364,9 @@ TEST_CASE("C37 a layout that is not this batch's is refused") {
     auto other_ratio = reuse::qsa_layout::create(8, 2).value();
     fg::workspace scratch;
     std::vector<float> y(a.x.size());
-    const auto batch_of = [&](const test::segment& part) { return attention::batch{{&part, 1}, std::span(a.positions).first(part.count)}; };
+    const auto batch_of = [&](const test::segment& part) {
+        return attention::batch{{&part, 1}, std::span(a.positions).first(part.count)};
+    };
     const auto code = [&](const test::segment& part, const reuse::qsa_layout& from) {
         const auto done = qsa<4>::forward<test::formats>(dev, scratch, layer.sizes(), layer.view(), state, batch_of(part), from,
                                                          matrix_view<const float>(a.x.data(), part.count, layer.dims.hidden),
@@ -398,7 +411,8 @@ TEST_CASE("C35 the indexer's precision does not follow the cache's") {
         std::size_t kept = 0, of = 0;
         const auto got = chosen(dev, all_halves, test::seq(0), a);
         for (std::size_t t = 0; t < 64; ++t)
-            for (const std::uint32_t token : want[t]) ++of, kept += std::binary_search(got[t].begin(), got[t].end(), token) ? 1 : 0;
+            for (const std::uint32_t token : want[t])
+                ++of, kept += std::binary_search(got[t].begin(), got[t].end(), token) ? 1 : 0;
         MESSAGE("selection recall with f16 indexer keys: ", kept, " of ", of);
         CHECK(kept * 100 >= of * 95);
         fg::byte_writer out;

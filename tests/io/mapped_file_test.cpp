@@ -42,6 +42,7 @@ TEST_CASE("what cannot be mapped is an error that names the path") {
     expect(folder.path("missing"), errc::not_found);
     expect(folder.write("empty", ""), errc::malformed_file);
     expect(folder.path(), errc::invalid_argument);
+    CHECK(test::contains(io::mapped_file::open(folder.path()).error().message, "is a directory"));
     expect(folder.path("empty/below"), errc::not_found);
     REQUIRE(::mkfifo(folder.path("pipe").c_str(), 0600) == 0);
     expect(folder.path("pipe"), errc::invalid_argument);

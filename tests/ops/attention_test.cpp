@@ -25,8 +25,10 @@ constexpr std::size_t chunk_shift = 5, chunk_rows = 32;
 
 template <class Scalar>
 Scalar narrow(float value) {
-    if constexpr (std::is_same_v<Scalar, float>) return value;
-    else return fg::to_half(value);
+    if constexpr (std::is_same_v<Scalar, float>)
+        return value;
+    else
+        return fg::to_half(value);
 }
 
 /// Keys and values of one sequence, each chunk in memory of its own.
@@ -66,9 +68,7 @@ struct problem {
         q.resize(rows.size() * shape.heads * (shape.head_dim + gap));
         for (float& x : q) x = normal(generator);
     }
-    [[nodiscard]] matrix_view<const float> view() const {
-        return {q.data(), rows.size(), shape.heads * (shape.head_dim + gap)};
-    }
+    [[nodiscard]] matrix_view<const float> view() const { return {q.data(), rows.size(), shape.heads * (shape.head_dim + gap)}; }
     [[nodiscard]] float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.head_dim)); }
 };
 
@@ -76,7 +76,7 @@ template <class Device>
 std::vector<float> attend(Device& dev, const problem& p, std::size_t first = 0, std::size_t count = ~std::size_t{0}) {
     count = std::min(count, p.rows.size() - first);
     fg::workspace scratch;
-    {   // What the workspace hands out may hold anything.
+    {  // What the workspace hands out may hold anything.
         fg::workspace::scope scope(scratch);
         float* junk = scratch.floats(200000).value();
         std::fill(junk, junk + 200000, quiet_nan);
@@ -84,7 +84,8 @@ std::vector<float> attend(Device& dev, const problem& p, std::size_t first = 0, 
     const std::size_t width = p.shape.heads * p.shape.head_dim;
     std::vector<float> y(count * width, quiet_nan);
     REQUIRE(ops::attention(dev, scratch, p.view().rows_range(first, count), p.shape, p.scale(),
-                           std::span<const ops::attention_row<float>>(p.rows).subspan(first, count), matrix_view<float>(y.data(), count, width)));
+                           std::span<const ops::attention_row<float>>(p.rows).subspan(first, count),
+                           matrix_view<float>(y.data(), count, width)));
     return y;
 }
 
@@ -124,16 +125,20 @@ std::vector<float> naive(const problem& p, std::size_t r, sequence<float>& from)
 TEST_CASE("attention equals a softmax in double precision") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        for (const auto& shape : {ops::attention_heads{6, 2, 40}, ops::attention_heads{4, 4, 13}, ops::attention_heads{9, 1, 64}, ops::attention_heads{1, 1, 3}}) {
+        for (const auto& shape : {ops::attention_heads{6, 2, 40}, ops::attention_heads{4, 4, 13}, ops::attention_heads{9, 1, 64},
+                                  ops::attention_heads{1, 1, 3}}) {
             sequence keys(1100, shape.kv_heads * shape.head_dim, 1);
             problem p;
             p.shape = shape;
-            for (const std::size_t visible : {1u, 2u, 3u, 31u, 32u, 33u, 64u, 500u, 1023u, 1024u, 1025u, 1100u}) p.rows.push_back({&keys.view, nullptr, visible});
+            for (const std::size_t visible : {1u, 2u, 3u, 31u, 32u, 33u, 64u, 500u, 1023u, 1024u, 1025u, 1100u})
+                p.rows.push_back({&keys.view, nullptr, visible});
             p.queries(2);
             const auto got = attend(dev, p);
             const std::size_t width = shape.heads * shape.head_dim;
             for (std::size_t r = 0; r < p.rows.size(); ++r)
-                test::check_close({got.begin() + static_cast<std::ptrdiff_t>(r * width), got.begin() + static_cast<std::ptrdiff_t>((r + 1) * width)}, naive(p, r, keys), {2e-6, 5e-6}, "row");
+                test::check_close({got.begin() + static_cast<std::ptrdiff_t>(r * width),
+                                   got.begin() + static_cast<std::ptrdiff_t>((r + 1) * width)},
+                                  naive(p, r, keys), {2e-6, 5e-6}, "row");
         }
     });
 }
@@ -267,8 +272,10 @@ TEST_CASE("a cache of halves gives what its values give") {
         const ops::attention_row<fg::half> half_rows[] = {{&halves.view, nullptr, 299}, {&halves.view, nullptr, 300}};
         const ops::attention_row<float> float_rows[] = {{&floats.view, nullptr, 299}, {&floats.view, nullptr, 300}};
         const matrix_view<const float> queries(q.data(), 2, 148);
-        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<fg::half>>(half_rows), matrix_view<float>(a.data(), 2, 148)));
-        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<float>>(float_rows), matrix_view<float>(b.data(), 2, 148)));
+        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<fg::half>>(half_rows),
+                               matrix_view<float>(a.data(), 2, 148)));
+        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<float>>(float_rows),
+                               matrix_view<float>(b.data(), 2, 148)));
         CHECK(same_bits(a, b));
     });
 }
@@ -278,7 +285,17 @@ TEST_CASE("the output gate multiplies by a sigmoid that never overflows") {
         fg::device::cpu<Isa> dev;
         const std::size_t rows = 3, heads = 2, head_dim = 21, stride = 30;
         std::vector<float> gate(rows * heads * stride, quiet_nan), y(rows * heads * head_dim), want(y.size());
-        const float extremes[] = {0.0f, -0.0f, 1e-8f, 20.0f, -20.0f, 87.0f, -87.0f, 1000.0f, -1000.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+        const float extremes[] = {0.0f,
+                                  -0.0f,
+                                  1e-8f,
+                                  20.0f,
+                                  -20.0f,
+                                  87.0f,
+                                  -87.0f,
+                                  1000.0f,
+                                  -1000.0f,
+                                  std::numeric_limits<float>::infinity(),
+                                  -std::numeric_limits<float>::infinity()};
         for (std::size_t i = 0; i < rows * heads; ++i)
             for (std::size_t d = 0; d < head_dim; ++d) {
                 const float g = d < 11 ? extremes[d] : static_cast<float>(d) * 0.7f - 11.0f;
@@ -286,9 +303,13 @@ TEST_CASE("the output gate multiplies by a sigmoid that never overflows") {
                 y[i * head_dim + d] = 3.0f;
                 want[i * head_dim + d] = static_cast<float>(3.0 / (1.0 + std::exp(-static_cast<double>(g))));
             }
-        REQUIRE(ops::gate_heads(dev, matrix_view<const float>(gate.data(), rows, heads * stride), heads, matrix_view<float>(y.data(), rows, heads * head_dim)));
+        REQUIRE(ops::gate_heads(dev, matrix_view<const float>(gate.data(), rows, heads * stride), heads,
+                                matrix_view<float>(y.data(), rows, heads * head_dim)));
         test::check_close(y, want, {1e-37, 5e-7}, "gated");
-        CHECK(ops::gate_heads(dev, matrix_view<const float>(gate.data(), rows, heads * 20), heads, matrix_view<float>(y.data(), rows, heads * head_dim)).error().code == fg::errc::shape_mismatch);
+        CHECK(ops::gate_heads(dev, matrix_view<const float>(gate.data(), rows, heads * 20), heads,
+                              matrix_view<float>(y.data(), rows, heads * head_dim))
+                  .error()
+                  .code == fg::errc::shape_mismatch);
     });
 }
 
@@ -300,7 +321,9 @@ TEST_CASE("wrong shapes are errors") {
     std::vector<float> q(240), y(240);
     const auto code = [&](std::size_t q_rows, std::size_t q_cols, ops::attention_heads shape, std::size_t y_cols) {
         return ops::attention(dev, scratch, matrix_view<const float>(q.data(), q_rows, q_cols), shape, 1.0f,
-                              std::span<const ops::attention_row<float>>(rows), matrix_view<float>(y.data(), 1, y_cols)).error().code;
+                              std::span<const ops::attention_row<float>>(rows), matrix_view<float>(y.data(), 1, y_cols))
+            .error()
+            .code;
     };
     CHECK(code(1, 240, {6, 4, 40}, 240) == fg::errc::shape_mismatch);  // 4 does not divide 6
     CHECK(code(1, 239, {6, 2, 40}, 240) == fg::errc::shape_mismatch);

@@ -65,10 +65,11 @@ struct problem {
 };
 
 template <class Device>
-std::vector<indices> select(Device& dev, const problem& p, std::size_t top, std::size_t first = 0, std::size_t count = ~std::size_t{0}) {
+std::vector<indices> select(Device& dev, const problem& p, std::size_t top, std::size_t first = 0,
+                            std::size_t count = ~std::size_t{0}) {
     count = std::min(count, p.rows.size() - first);
     fg::workspace scratch;
-    {   // What the workspace hands out may hold anything.
+    {  // What the workspace hands out may hold anything.
         fg::workspace::scope scope(scratch);
         float* junk = scratch.floats(100000).value();
         std::fill(junk, junk + 100000, quiet_nan);
@@ -79,7 +80,8 @@ std::vector<indices> select(Device& dev, const problem& p, std::size_t top, std:
                                std::span<const ops::block_row<float>>(p.rows).subspan(first, count), top, chosen, counts));
     std::vector<indices> out;
     for (std::size_t r = 0; r < count; ++r)
-        out.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(r * top), chosen.begin() + static_cast<std::ptrdiff_t>(r * top + counts[r]));
+        out.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(r * top),
+                         chosen.begin() + static_cast<std::ptrdiff_t>(r * top + counts[r]));
     return out;
 }
 
@@ -109,7 +111,11 @@ TEST_CASE("C26 the choice equals a sort by the rule") {
         const auto kinds = 1 + generator() % 9;  // few distinct values make many ties
         for (float& score : scores) {
             const auto kind = generator() % kinds;
-            score = kind == 8 ? quiet_nan : kind == 7 ? -0.0f : kind == 6 ? -2.5f : kind == 5 ? std::ldexp(1.0f + static_cast<float>(generator() % 3), -140) : static_cast<float>(kind) / 3.0f;
+            score = kind == 8   ? quiet_nan
+                    : kind == 7 ? -0.0f
+                    : kind == 6 ? -2.5f
+                    : kind == 5 ? std::ldexp(1.0f + static_cast<float>(generator() % 3), -140)
+                                : static_cast<float>(kind) / 3.0f;
         }
         const std::size_t top = generator() % (scores.size() + 3);
         REQUIRE(chosen_of(scores, top) == by_rule(scores, top));
@@ -142,12 +148,14 @@ TEST_CASE("scores equal a double-precision sum, whatever the chunks") {
             for (const std::size_t dim : {32u, 45u, 128u}) {
                 const problem p(heads, dim, 21, {21}, static_cast<unsigned>(heads * dim));
                 std::vector<float> got(21), want(21);
-                ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, p.view, std::sqrt(static_cast<float>(dim)), 0, 21, got.data());
+                ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, p.view, std::sqrt(static_cast<float>(dim)), 0, 21,
+                                            got.data());
                 for (std::size_t b = 0; b < 21; ++b) {
                     double sum = 0;
                     for (std::size_t h = 0; h < heads; ++h) {
                         double dot = 0;
-                        for (std::size_t d = 0; d < dim; ++d) dot += static_cast<double>(p.queries[h * dim + d]) * static_cast<double>(p.keys[b * dim + d]);
+                        for (std::size_t d = 0; d < dim; ++d)
+                            dot += static_cast<double>(p.queries[h * dim + d]) * static_cast<double>(p.keys[b * dim + d]);
                         sum += std::max(0.0, dot);
                     }
                     want[b] = static_cast<float>(sum / std::sqrt(static_cast<double>(dim)));
@@ -155,13 +163,15 @@ TEST_CASE("scores equal a double-precision sum, whatever the chunks") {
                 test::check_close(got, want, {5e-6, 2e-6}, "scores");
                 std::vector<float> pieces(21);
                 for (std::size_t b = 0; b < 21; b += 3)
-                    ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, p.view, std::sqrt(static_cast<float>(dim)), b, b + 3, pieces.data());
+                    ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, p.view, std::sqrt(static_cast<float>(dim)), b,
+                                                b + 3, pieces.data());
                 CHECK(pieces == got);
                 // A key that is NaN gives NaN, not the 0 of max(0, .).
                 std::vector<float> broken(dim, quiet_nan);
                 const float* chunk = broken.data();
                 float score = 0;
-                ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, ops::block_key_view<float>{&chunk, 2, dim}, 1.0f, 0, 1, &score);
+                ops::cpu::score_blocks<Isa>(p.queries.data(), heads, dim, ops::block_key_view<float>{&chunk, 2, dim}, 1.0f, 0, 1,
+                                            &score);
                 CHECK(std::isnan(score));
             }
     });
@@ -178,7 +188,8 @@ TEST_CASE("half keys score as their values") {
         std::vector<const fg::half*> chunks;
         for (std::size_t b = 0; b < 9; b += 4) chunks.push_back(&halves[b * 37]);
         std::vector<float> got(9), want(9);
-        ops::cpu::score_blocks<Isa>(p.queries.data(), 4, 37, ops::block_key_view<fg::half>{chunks.data(), 2, 37}, 2.0f, 0, 9, got.data());
+        ops::cpu::score_blocks<Isa>(p.queries.data(), 4, 37, ops::block_key_view<fg::half>{chunks.data(), 2, 37}, 2.0f, 0, 9,
+                                    got.data());
         ops::cpu::score_blocks<Isa>(p.queries.data(), 4, 37, p.view, 2.0f, 0, 9, want.data());
         CHECK(got == want);
     });
@@ -215,6 +226,7 @@ TEST_CASE("wrong shapes are errors") {
     CHECK(ops::select_blocks(dev, scratch, p.q(), 3, rows, 2, chosen, counts).error().code == fg::errc::shape_mismatch);
     CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows.first(1), 2, chosen, counts).error().code == fg::errc::shape_mismatch);
     CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 3, chosen, counts).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 2, chosen, std::span(counts).first(1)).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 2, chosen, std::span(counts).first(1)).error().code ==
+          fg::errc::shape_mismatch);
     CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 2, chosen, counts));
 }

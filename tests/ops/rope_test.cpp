@@ -14,7 +14,8 @@ using fg::matrix_view;
 
 namespace {
 
-const char* const cases[] = {"hd256_rot64_text", "hd256_rot64_mrope", "hd64_rot16_text", "hd64_rot16_mrope", "hd32_full_text", "hd32_full_mrope"};
+const char* const cases[] = {"hd256_rot64_text", "hd256_rot64_mrope", "hd64_rot16_text",
+                             "hd64_rot16_mrope", "hd32_full_text",    "hd32_full_mrope"};
 
 ops::rope_table table_of(const test::golden& file) {
     const auto& params = file.params();
@@ -27,13 +28,14 @@ std::vector<ops::rope_position> positions_of(const test::golden& file) {
     const std::size_t n = all.size() / 3;
     std::vector<ops::rope_position> out(n);
     for (std::size_t i = 0; i < n; ++i)
-        out[i] = {static_cast<std::int32_t>(all[i]), static_cast<std::int32_t>(all[n + i]), static_cast<std::int32_t>(all[2 * n + i])};
+        out[i] = {static_cast<std::int32_t>(all[i]), static_cast<std::int32_t>(all[n + i]),
+                  static_cast<std::int32_t>(all[2 * n + i])};
     return out;
 }
 
 /// [1, heads, n, head_dim] to [n, heads * stride], `gap` floats of `fill` after each head.
-std::vector<float> by_token(const std::vector<float>& x, std::size_t heads, std::size_t n, std::size_t head_dim, std::size_t gap = 0,
-                            float fill = 0) {
+std::vector<float> by_token(const std::vector<float>& x, std::size_t heads, std::size_t n, std::size_t head_dim,
+                            std::size_t gap = 0, float fill = 0) {
     std::vector<float> out(n * heads * (head_dim + gap), fill);
     for (std::size_t h = 0; h < heads; ++h)
         for (std::size_t t = 0; t < n; ++t)
@@ -117,17 +119,20 @@ TEST_CASE("rotation has the same bits for any number of threads and any split") 
         fg::workspace scratch;
         fg::device::cpu<Isa> serial;
         auto whole = x;
-        REQUIRE(ops::apply_rope(serial, scratch, table, all, matrix_view<float>(whole.data(), rows, heads * head_dim), heads, head_dim));
+        REQUIRE(ops::apply_rope(serial, scratch, table, all, matrix_view<float>(whole.data(), rows, heads * head_dim), heads,
+                                head_dim));
         test::threads pool(5);
         fg::device::cpu<Isa> many{pool};
         auto threaded = x;
-        REQUIRE(ops::apply_rope(many, scratch, table, all, matrix_view<float>(threaded.data(), rows, heads * head_dim), heads, head_dim));
+        REQUIRE(ops::apply_rope(many, scratch, table, all, matrix_view<float>(threaded.data(), rows, heads * head_dim), heads,
+                                head_dim));
         CHECK(threaded == whole);
         auto split = x;
         for (std::size_t begin = 0, count = 1; begin < rows; begin += count, count = 2 * count + 1) {
             count = std::min(count, rows - begin);
             REQUIRE(ops::apply_rope(serial, scratch, table, all.subspan(begin, count),
-                                    matrix_view<float>(split.data() + begin * heads * head_dim, count, heads * head_dim), heads, head_dim));
+                                    matrix_view<float>(split.data() + begin * heads * head_dim, count, heads * head_dim), heads,
+                                    head_dim));
         }
         CHECK(split == whole);
     });
@@ -141,11 +146,13 @@ TEST_CASE("wrong shapes are errors") {
     std::vector<float> x(2 * 16);
     const auto code = [&](std::size_t rows, std::size_t heads, std::size_t head_dim) {
         return ops::apply_rope(dev, scratch, table, std::span<const ops::rope_position>(positions),
-                               matrix_view<float>(x.data(), rows, 16), heads, head_dim).error().code;
+                               matrix_view<float>(x.data(), rows, 16), heads, head_dim)
+            .error()
+            .code;
     };
-    CHECK(code(1, 2, 8) == fg::errc::shape_mismatch);   // rows and positions differ
-    CHECK(code(2, 3, 5) == fg::errc::shape_mismatch);   // heads do not divide the row
-    CHECK(code(2, 4, 4) == fg::errc::shape_mismatch);   // head narrower than the rotary part
+    CHECK(code(1, 2, 8) == fg::errc::shape_mismatch);  // rows and positions differ
+    CHECK(code(2, 3, 5) == fg::errc::shape_mismatch);  // heads do not divide the row
+    CHECK(code(2, 4, 4) == fg::errc::shape_mismatch);  // head narrower than the rotary part
     CHECK(code(2, 0, 8) == fg::errc::shape_mismatch);
-    CHECK(code(2, 2, 9) == fg::errc::shape_mismatch);   // head wider than its stride
+    CHECK(code(2, 2, 9) == fg::errc::shape_mismatch);  // head wider than its stride
 }

@@ -75,7 +75,8 @@ TEST_CASE("random edits give what a rebuild from all tokens gives") {
                     for (auto& position : positions) position = {++next, next * 7 % 11, next % 5};
                     const std::vector<segment> segments = {{id, 0, positions.size()}};
                     REQUIRE(layout.append({segments, positions}));
-                    for (std::size_t r = 0; r < positions.size(); ++r) REQUIRE(layout.rows()[r].rank.value == tokens[s].size() + r);
+                    for (std::size_t r = 0; r < positions.size(); ++r)
+                        REQUIRE(layout.rows()[r].rank.value == tokens[s].size() + r);
                     tokens[s].insert(tokens[s].end(), positions.begin(), positions.end());
                     break;
                 }
@@ -128,7 +129,8 @@ TEST_CASE("broken batches and bytes change nothing") {
     const segment good{seq(0), 0, 6};
     REQUIRE(layout.append({{&good, 1}, positions}));
     const auto before = saved(layout, seq(0));
-    for (const segment bad : {segment{seq(0), 1, 5}, segment{seq(0), 0, 7}, segment{seq(0), 0, 5}, segment{seq(1), 0, 6}, segment{seq(-2), 0, 6}})
+    for (const segment bad :
+         {segment{seq(0), 1, 5}, segment{seq(0), 0, 7}, segment{seq(0), 0, 5}, segment{seq(1), 0, 6}, segment{seq(-2), 0, 6}})
         CHECK(layout.append({{&bad, 1}, positions}).error().code == fg::errc::invalid_argument);
     const std::vector<segment> twice = {{seq(0), 0, 3}, {seq(0), 3, 3}};
     CHECK(layout.append({twice, positions}).error().code == fg::errc::invalid_argument);

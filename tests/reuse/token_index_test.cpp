@@ -12,13 +12,21 @@ using reuse::token_rank;
 
 namespace {
 template <class A, class B>
-concept comparable = requires(A a, B b) { a < b; };
+concept comparable = requires(A a, B b) {
+    a < b;
+};
 template <class A, class B>
-concept addable = requires(A a, B b) { a + b; };
+concept addable = requires(A a, B b) {
+    a + b;
+};
 template <class Index>
-concept starts_a_block = requires(const block_ratio& ratio, Index index) { ratio.first_token(index); };
+concept starts_a_block = requires(const block_ratio& ratio, Index index) {
+    ratio.first_token(index);
+};
 template <class Index>
-concept lies_in_a_block = requires(const block_ratio& ratio, Index index) { ratio.block_of(index); };
+concept lies_in_a_block = requires(const block_ratio& ratio, Index index) {
+    ratio.block_of(index);
+};
 }  // namespace
 
 // C34: a unit taken for another does not compile.
@@ -44,8 +52,8 @@ TEST_CASE("C34 every conversion between ranks and blocks, 12 tokens in blocks of
         CHECK(ratio.tail_start(rank) == token_rank((t + 1) / 4 * 4));
         CHECK(ratio.first_token(ratio.block_of(rank)).value + ratio.slot_of(rank) == t);
     }
-    CHECK(ratio.open_block(token_rank(3)) == block_index(1));   // its own token completes block 0 …
-    CHECK(ratio.tail_start(token_rank(3)) > token_rank(3));     // … and leaves no tail
+    CHECK(ratio.open_block(token_rank(3)) == block_index(1));  // its own token completes block 0 …
+    CHECK(ratio.tail_start(token_rank(3)) > token_rank(3));    // … and leaves no tail
     CHECK(ratio.complete_blocks(12) == 3);
     CHECK(ratio.complete_blocks(11) == 2);
     CHECK(ratio.begun_blocks(0) == 0);

@@ -41,7 +41,10 @@ public:
         return *this;
     }
     token_store(token_store&& other) noexcept
-        : width_(other.width_), size_(std::exchange(other.size_, 0)), chunks_(std::move(other.chunks_)), starts_(std::move(other.starts_)) {}
+        : width_(other.width_),
+          size_(std::exchange(other.size_, 0)),
+          chunks_(std::move(other.chunks_)),
+          starts_(std::move(other.starts_)) {}
     token_store& operator=(token_store&& other) noexcept {
         width_ = other.width_;
         size_ = std::exchange(other.size_, 0);
@@ -111,8 +114,8 @@ public:
         token_store out(width);
         FRUGAL_TRY(out.reserve(size));
         for (std::size_t r = 0; r < size; ++r)
-            FRUGAL_TRY(in.read_span(std::span<Scalar>(
-                out.chunks_[r >> chunk_shift]->data() + (r & (chunk_rows - 1)) * width, width)));
+            FRUGAL_TRY(
+                in.read_span(std::span<Scalar>(out.chunks_[r >> chunk_shift]->data() + (r & (chunk_rows - 1)) * width, width)));
         out.commit(size);
         return out;
     }

@@ -72,21 +72,20 @@ struct batch {
 /// - `copy(from, to)`: `to` becomes equal to `from`; `clear(s)`: as never used, whatever it held;
 /// - `save` / `load`: to and from bytes; a load that fails changes nothing (malformed_file, shape_mismatch).
 template <class S>
-concept sequence_state =
-    requires(S& state, const S& constant, sequence_id s, std::size_t n, const typename S::snapshot_type& snapshot,
-             byte_writer& writer, byte_reader& reader) {
-        { constant.sequences() } -> std::convertible_to<std::size_t>;
-        { constant.length(s) } -> std::convertible_to<std::size_t>;
-        { state.reserve(s, n) } -> std::same_as<status>;
-        { constant.snapshot(s) } -> std::same_as<result<typename S::snapshot_type>>;
-        { state.restore(s, snapshot) } -> std::same_as<status>;
-        { constant.can_rollback(s, n) } -> std::convertible_to<bool>;
-        { state.rollback(s, n) } -> std::same_as<status>;
-        { state.copy(s, s) } -> std::same_as<status>;
-        { state.clear(s) } -> std::same_as<void>;
-        { constant.save(s, writer) } -> std::same_as<void>;
-        { state.load(s, reader) } -> std::same_as<status>;
-    };
+concept sequence_state = requires(S& state, const S& constant, sequence_id s, std::size_t n,
+                                  const typename S::snapshot_type& snapshot, byte_writer& writer, byte_reader& reader) {
+    { constant.sequences() } -> std::convertible_to<std::size_t>;
+    { constant.length(s) } -> std::convertible_to<std::size_t>;
+    { state.reserve(s, n) } -> std::same_as<status>;
+    { constant.snapshot(s) } -> std::same_as<result<typename S::snapshot_type>>;
+    { state.restore(s, snapshot) } -> std::same_as<status>;
+    { constant.can_rollback(s, n) } -> std::convertible_to<bool>;
+    { state.rollback(s, n) } -> std::same_as<status>;
+    { state.copy(s, s) } -> std::same_as<status>;
+    { state.clear(s) } -> std::same_as<void>;
+    { constant.save(s, writer) } -> std::same_as<void>;
+    { state.load(s, reader) } -> std::same_as<status>;
+};
 
 }  // namespace reuse
 

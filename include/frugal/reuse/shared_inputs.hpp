@@ -17,7 +17,8 @@ namespace reuse {
 template <class P>
 concept shared_input_policy = requires(std::span<const std::size_t> ratios, std::size_t layer) {
     { P::name } -> std::convertible_to<std::string_view>;
-    { P::set_of(ratios, layer) } noexcept -> std::same_as<std::size_t>;
+    { P::set_of(ratios, layer) }
+    noexcept->std::same_as<std::size_t>;
 };
 
 /// One input set for each distinct ratio, built once a batch and read by all layers of that ratio.

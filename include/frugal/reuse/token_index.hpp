@@ -40,7 +40,9 @@ public:
     [[nodiscard]] constexpr token_rank first_token(block_index block) const noexcept { return token_rank(block.value * tokens_); }
     /// The first block that is not complete for a query at `rank`, the query's own token included. Blocks before it compete;
     /// as a number it is the count of complete blocks.
-    [[nodiscard]] constexpr block_index open_block(token_rank rank) const noexcept { return block_index((rank.value + 1) / tokens_); }
+    [[nodiscard]] constexpr block_index open_block(token_rank rank) const noexcept {
+        return block_index((rank.value + 1) / tokens_);
+    }
     /// First token of the tail that a query at `rank` always sees. If the query completes a block, this is rank + 1: no tail.
     [[nodiscard]] constexpr token_rank tail_start(token_rank rank) const noexcept { return first_token(open_block(rank)); }
     /// Whether the token at `rank` completes a block.

@@ -33,7 +33,7 @@ struct full_dims {
 
 /// Weights of an attention layer; not owned.
 struct full_weights {
-    quant::weight_view q;  ///< [heads * 2 * head_dim, hidden]: per head head_dim query rows, then head_dim gate rows
+    quant::weight_view q;     ///< [heads * 2 * head_dim, hidden]: per head head_dim query rows, then head_dim gate rows
     quant::weight_view k, v;  ///< [kv_heads * head_dim, hidden]
     quant::weight_view o;     ///< [hidden, heads * head_dim]
     std::span<const float> q_norm, k_norm;  ///< [head_dim]

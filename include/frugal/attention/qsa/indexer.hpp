@@ -31,8 +31,8 @@ struct qsa_dims : full_dims {
 
 /// Weights of a QSA layer; not owned.
 struct qsa_weights : full_weights {
-    quant::weight_view indexer_q;  ///< [index_heads * index_dim, hidden]
-    quant::weight_view indexer_k;  ///< [index_dim, hidden]
+    quant::weight_view indexer_q;                           ///< [index_heads * index_dim, hidden]
+    quant::weight_view indexer_k;                           ///< [index_dim, hidden]
     std::span<const float> indexer_q_norm, indexer_k_norm;  ///< [index_dim]
 };
 
@@ -42,8 +42,8 @@ namespace detail {
 template <class Cache>
 [[nodiscard]] status check_layout(const reuse::qsa_layout& layout, std::size_t ratio, const Cache& cache, const batch& tokens) {
     if (layout.ratio().tokens() != ratio || cache.ratio().tokens() != ratio)
-        return fail(errc::invalid_argument, "QSA with blocks of ", ratio, " tokens was given a layout of ", layout.ratio().tokens(),
-                    " and a cache of ", cache.ratio().tokens());
+        return fail(errc::invalid_argument, "QSA with blocks of ", ratio, " tokens was given a layout of ",
+                    layout.ratio().tokens(), " and a cache of ", cache.ratio().tokens());
     if (layout.rows().size() != tokens.rows())
         return fail(errc::invalid_argument, "the QSA layout has ", layout.rows().size(), " rows, the batch ", tokens.rows(),
                     "; append the batch to the layout before the layers run");
@@ -62,7 +62,8 @@ template <class Cache>
 
 /// Mean of a block's raw keys, added in the order of their ranks, in f32. out: [index_dim].
 template <class Scalar>
-void pool_block(const token_store<Scalar>& raw_keys, const reuse::block_ratio& ratio, reuse::block_index block, float* out) noexcept {
+void pool_block(const token_store<Scalar>& raw_keys, const reuse::block_ratio& ratio, reuse::block_index block,
+                float* out) noexcept {
     const std::size_t first = ratio.first_token(block).value, dim = raw_keys.width();
     const Scalar* key = raw_keys.row(first);
     for (std::size_t i = 0; i < dim; ++i) out[i] = to_float(key[i]);
@@ -106,7 +107,8 @@ template <class Formats, class NormWeight, class Device, class Cache>
             pool_block(cache.raw_keys(blocks[i].sequence), ratio, blocks[i].block, keys.row(i));
     });
     FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(keys), w.indexer_k_norm, d.eps, keys));
-    FRUGAL_TRY(ops::apply_rope(dev, scratch, *d.rope, std::span<const rope_position>(positions.first(count)), keys, 1, d.index_dim));
+    FRUGAL_TRY(
+        ops::apply_rope(dev, scratch, *d.rope, std::span<const rope_position>(positions.first(count)), keys, 1, d.index_dim));
     for (std::size_t i = 0; i < count; ++i) cache.write_block_key(blocks[i].sequence, blocks[i].block, keys.row(i));
     return {};
 }
@@ -131,7 +133,8 @@ template <class Formats, class NormWeight, class Device>
 template <class Device, class Scalar>
 [[nodiscard]] status choose_tokens(Device& dev, workspace& scratch, const qsa_dims& d, const reuse::block_ratio& ratio,
                                    std::span<const reuse::qsa_row> rows, std::span<const ops::block_row<Scalar>> choices,
-                                   matrix_view<const float> queries, std::span<std::uint32_t> lists, std::span<std::size_t> counts) {
+                                   matrix_view<const float> queries, std::span<std::uint32_t> lists,
+                                   std::span<std::size_t> counts) {
     const std::size_t top = d.budget / ratio.tokens(), width = most_chosen(ratio, top);
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto chosen, scratch.array<std::uint32_t>(rows.size() * top));
@@ -145,7 +148,8 @@ template <class Device, class Scalar>
                 for (std::size_t t = 0; t < ratio.tokens(); ++t) list[n++] = static_cast<std::uint32_t>(first + t);
             }
             if (!rows[r].padding)
-                for (std::size_t t = rows[r].tail_start.value; t <= rows[r].rank.value; ++t) list[n++] = static_cast<std::uint32_t>(t);
+                for (std::size_t t = rows[r].tail_start.value; t <= rows[r].rank.value; ++t)
+                    list[n++] = static_cast<std::uint32_t>(t);
             counts[r] = n;
         }
     });

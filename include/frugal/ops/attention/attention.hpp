@@ -89,10 +89,17 @@ template <device::cpu_target Device, class Scalar>
     }
     const auto tile_of = [&](const detail::attention_rows& range, std::size_t kv_head) {
         const attention_row<Scalar>& head = rows[range.first];
-        return ops::cpu::attention_tile<Scalar>{
-            q.row(range.first) + kv_head * group * head_stride, q.stride(), head_stride, range.count, group, shape.head_dim, scale,
-            head.cache != nullptr ? *head.cache : key_value_view<Scalar>{}, kv_head * shape.head_dim, head.list,
-            visible.data() + range.first};
+        return ops::cpu::attention_tile<Scalar>{q.row(range.first) + kv_head * group * head_stride,
+                                                q.stride(),
+                                                head_stride,
+                                                range.count,
+                                                group,
+                                                shape.head_dim,
+                                                scale,
+                                                head.cache != nullptr ? *head.cache : key_value_view<Scalar>{},
+                                                kv_head * shape.head_dim,
+                                                head.list,
+                                                visible.data() + range.first};
     };
     const auto spans_of = [](std::size_t keys) {
         return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;

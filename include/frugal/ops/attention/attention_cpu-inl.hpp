@@ -40,7 +40,8 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Sca
 /// Out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once.
 template <class Isa, std::size_t Queries, std::size_t D, class Scalar>
 FRUGAL_ALWAYS_INLINE void accumulate_tile(float* const (&out)[Queries], const float* const (&weights)[Queries],
-                                          const Scalar* const* v, std::size_t from, std::size_t to, std::size_t feature) noexcept {
+                                          const Scalar* const* v, std::size_t from, std::size_t to,
+                                          std::size_t feature) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     simd::vec<Isa> sums[Queries][D];
     for (std::size_t i = 0; i < Queries; ++i)
@@ -58,8 +59,8 @@ FRUGAL_ALWAYS_INLINE void accumulate_tile(float* const (&out)[Queries], const fl
 }
 
 template <class Isa, std::size_t Queries, class Scalar>
-FRUGAL_ALWAYS_INLINE void accumulate(float* const (&out)[Queries], const float* const (&weights)[Queries],
-                                     const Scalar* const* v, std::size_t from, std::size_t to, std::size_t dim) noexcept {
+FRUGAL_ALWAYS_INLINE void accumulate(float* const (&out)[Queries], const float* const (&weights)[Queries], const Scalar* const* v,
+                                     std::size_t from, std::size_t to, std::size_t dim) noexcept {
     constexpr std::size_t width = simd::width<Isa>, many = Queries == 1 ? 4 : 2;
     if (from >= to) return;
     std::size_t d = 0;
@@ -128,8 +129,8 @@ FRUGAL_ALWAYS_INLINE bool softmax_step(float (&scores)[attention_step], std::siz
 
 /// One step of keys for queries first … first + Queries - 1 of the tile.
 template <class Isa, std::size_t Queries, class Scalar>
-FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin,
-                                      std::size_t keys, const Scalar* const* k, const Scalar* const* v, float* partial) noexcept {
+FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin, std::size_t keys,
+                                      const Scalar* const* k, const Scalar* const* v, float* partial) noexcept {
     constexpr std::size_t together = Queries == 1 ? 4 : 2;
     const std::size_t dim = tile.head_dim;
     const float* q[Queries];
@@ -172,7 +173,8 @@ FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
     const simd::vec<Isa> zero{}, one = simd::broadcast<Isa>(1.0f);
     const simd::vec<Isa> e = simd::exp<Isa>(zero - simd::max<Isa>(x, zero - x));
     const auto negative = x < zero;
-    const auto numerator = (reinterpret_cast<decltype(x < zero)>(e) & negative) | (reinterpret_cast<decltype(x < zero)>(one) & ~negative);
+    const auto numerator =
+        (reinterpret_cast<decltype(x < zero)>(e) & negative) | (reinterpret_cast<decltype(x < zero)>(one) & ~negative);
     return reinterpret_cast<simd::vec<Isa>>(numerator) / (one + e);
 }
 

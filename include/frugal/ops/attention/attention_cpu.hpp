@@ -28,15 +28,15 @@ inline constexpr std::size_t attention_span = 1024;
 /// Queries that share one key-value head, and what they see.
 template <class Scalar>
 struct attention_tile {
-    const float* queries = nullptr;         ///< first row, first query head of the key-value head
+    const float* queries = nullptr;  ///< first row, first query head of the key-value head
     std::size_t row_stride = 0, head_stride = 0;
-    std::size_t rows = 0, heads = 0;        ///< heads: query heads of this key-value head
+    std::size_t rows = 0, heads = 0;  ///< heads: query heads of this key-value head
     std::size_t head_dim = 0;
-    float scale = 1;                        ///< of a score, before the softmax
+    float scale = 1;  ///< of a score, before the softmax
     key_value_view<Scalar> cache;
-    std::size_t offset = 0;                 ///< of the key-value head within a token
-    const std::uint32_t* list = nullptr;    ///< ranks of the keys, or null for 0, 1, 2, …
-    const std::size_t* visible = nullptr;   ///< [rows] keys each row sees: the first so many of the list
+    std::size_t offset = 0;                ///< of the key-value head within a token
+    const std::uint32_t* list = nullptr;   ///< ranks of the keys, or null for 0, 1, 2, …
+    const std::size_t* visible = nullptr;  ///< [rows] keys each row sees: the first so many of the list
 };
 
 /// Floats of a partial result: unnormalised output, sum of the weights, greatest score. A tile has rows * heads of them.

@@ -20,10 +20,10 @@ namespace ops {
 
 /// Frequencies of a model's rotary embedding, and which position component each of them takes.
 struct rope_table {
-    std::size_t rotary_dim = 0;         ///< leading features of a head that are rotated; even
-    std::vector<float> inv_freq;        ///< [rotary_dim / 2]
-    std::array<int, 3> sections{};      ///< frequencies of the components temporal, height, width; all 0: temporal alone
-    bool interleaved = true;            ///< components alternate (T H W T H W …) instead of following one another
+    std::size_t rotary_dim = 0;     ///< leading features of a head that are rotated; even
+    std::vector<float> inv_freq;    ///< [rotary_dim / 2]
+    std::array<int, 3> sections{};  ///< frequencies of the components temporal, height, width; all 0: temporal alone
+    bool interleaved = true;        ///< components alternate (T H W T H W …) instead of following one another
 
     /// inv_freq[j] = 1 / theta^(2j / rotary_dim), the exponent, the power and the quotient each rounded to f32 as torch does.
     [[nodiscard]] static rope_table make(double theta, std::size_t rotary_dim, std::array<int, 3> sections = {},
@@ -32,7 +32,8 @@ struct rope_table {
         for (std::size_t j = 0; j < out.inv_freq.size(); ++j) {
             const float exponent = static_cast<float>(2 * j) / static_cast<float>(rotary_dim);
             // In double, so that the power is the correctly rounded one, which a good f32 power nearly always is.
-            const auto power = static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
+            const auto power =
+                static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
             out.inv_freq[j] = 1.0f / power;
         }
         return out;
