@@ -3,8 +3,8 @@
 
     python3 bench/plot.py build/bench/matmul.json matmul.svg [--filter REGEX] [--title TEXT]
 
-A bar is the median over the repetitions, a whisker the range. Benchmarks are named op/format/isa/shape; one panel for each
-op and shape. Several files are drawn together.
+A bar is the median over the repetitions, a whisker the range; beyond 100% of the bandwidth, data came from a cache. Benchmarks
+are named op/format/isa/shape; one panel for each op and shape. Several files are drawn together.
 """
 import argparse
 import collections
@@ -16,14 +16,18 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  the backend must be chosen first
+import matplotlib.lines  # noqa: E402  the backend must be chosen first
+import matplotlib.patches  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.ticker  # noqa: E402
 
 LIMITS = {"of_bandwidth": "of the read bandwidth", "of_peak": "of the arithmetic peak"}
+COLOURS = {"of_bandwidth": "tab:blue", "of_peak": "tab:orange"}
 
 
 def read(paths, pattern):
-    """{(op, shape): {(format, isa): {limit: [values]}}}, in the order of the files."""
-    panels = collections.OrderedDict()
+    """{(op, shape): {(format, isa): {limit: [values]}}}, in the order in which the benchmarks are registered."""
+    found = []
     for path in paths:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -32,43 +36,88 @@ def read(paths, pattern):
             name = re.sub(r"/(real_time|[a-z_]+:[^/]*)(?=/|$)", "", run.get("run_name", run["name"]))
             if run.get("run_type") == "aggregate" or run.get("error_occurred") or not re.search(pattern, name):
                 continue
-            parts = name.split("/")
-            if len(parts) != 4:
+            if name.count("/") != 3:
                 raise ValueError(f"{path}: the name {name} is not op/format/isa/shape")
-            op, kind, isa, shape = parts
-            bar = panels.setdefault((op, shape), collections.OrderedDict()).setdefault((kind, isa), {})
-            for limit in LIMITS:
-                if limit in run:
-                    bar.setdefault(limit, []).append(run[limit])
+            found.append((paths.index(path), run.get("family_index", 0), name, run))
+    # Repetitions run in no order.
+    found.sort(key=lambda each: each[:2])
+    panels = collections.OrderedDict()
+    for _, _, name, run in found:
+        op, kind, isa, shape = name.split("/")
+        bar = panels.setdefault((op, shape), collections.OrderedDict()).setdefault((kind, isa), {})
+        for limit in LIMITS:
+            if limit in run:
+                bar.setdefault(limit, []).append(run[limit])
     return panels
 
 
-def draw(panels, title, path):
-    heights = [len(bars) * 0.28 * len(LIMITS) + 1.0 for bars in panels.values()]
-    figure, axes = plt.subplots(len(panels), 1, figsize=(9, sum(heights)), squeeze=False,
-                                gridspec_kw={"height_ratios": heights}, constrained_layout=True)
-    for axis, ((op, shape), bars) in zip(axes[:, 0], panels.items()):
-        labels = [f"{kind} {isa}" for kind, isa in bars]
-        for offset, (limit, words) in enumerate(LIMITS.items()):
+def describe(paths):
+    """What was measured where, in a line for each machine."""
+    lines = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            context = json.load(file).get("context", {})
+        words = []
+        if "threads" in context:
+            words.append(f"{context['threads']} thread" + ("" if context["threads"] == "1" else "s"))
+        if "read_gigabytes_per_second" in context:
+            words.append(f"limits: reads {float(context['read_gigabytes_per_second']):.3g} GB/s")
+        words += [f"{key.removesuffix('_peak_gigaflops')} {float(value):.3g} Gflop/s"
+                  for key, value in context.items() if key.endswith("_peak_gigaflops")]
+        if "commit" in context:
+            words.append(f"commit {context['commit']}")
+        line = ", ".join(words)
+        if line and line not in lines:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def draw(panels, title, subtitle, path):
+    bar, edge, head = 0.18, 0.75, 0.95  # inches: the height of a bar, round each panel, for the title
+    heights = [len(bars) * bar * (len(LIMITS) + 0.6) for bars in panels.values()]
+    total = sum(heights) + edge * len(panels) + head
+    widest = max(len(f"{kind} {isa}") for bars in panels.values() for kind, isa in bars)
+    width = 10
+    left = (0.085 * widest + 0.35) / width
+    figure = plt.figure(figsize=(width, total))
+    top = total - head
+    for index, (((op, shape), bars), height) in enumerate(zip(panels.items(), heights)):
+        axis = figure.add_axes((left, (top - height) / total, 0.97 - left, height / total))
+        top -= height + edge
+        present = [limit for limit in LIMITS if any(limit in values for values in bars.values())]
+        most = 1.0
+        for limit in present:
+            offset = present.index(limit) - (len(present) - 1) / 2
             at, middle, low, high = [], [], [], []
             for row, values in enumerate(bars.values()):
                 if limit not in values:
                     continue
                 median = statistics.median(values[limit])
-                at.append(row + 0.36 * offset - 0.18)
+                at.append(row + 0.38 * offset)
                 middle.append(median)
                 low.append(median - min(values[limit]))
                 high.append(max(values[limit]) - median)
-            axis.barh(at, middle, height=0.34, xerr=(low, high), label=words, error_kw={"elinewidth": 0.8})
-        axis.set_yticks(range(len(labels)), labels, fontsize=8)
-        axis.invert_yaxis()
-        axis.set_xlim(left=0)
-        axis.set_title(f"{op}  {shape}", fontsize=10, loc="left")
+                most = max(most, max(values[limit]))
+            axis.barh(at, middle, height=0.36, xerr=(low, high), color=COLOURS[limit], error_kw={"elinewidth": 0.8})
+            for y, value, more in zip(at, middle, high):
+                axis.annotate(f"{100 * value:.3g}%", (value + more, y), (3, 0), textcoords="offset points", fontsize=7,
+                              va="center")
+        axis.axvline(1, color="black", linewidth=1, linestyle="--")
+        axis.set_yticks(range(len(bars)), [f"{kind} {isa}" for kind, isa in bars], fontsize=8)
+        axis.set_ylim(len(bars) - 0.4, -0.6)
+        # Room for the number at the end of the longest bar.
+        axis.set_xlim(0, most * 1.12)
+        axis.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+        axis.tick_params(axis="x", labelsize=8)
+        axis.set_title(f"{op}  {shape}", fontsize=10, loc="left", fontweight="bold")
         axis.grid(axis="x", alpha=0.3)
-    axes[0, 0].legend(fontsize=8, loc="lower right")
-    axes[-1, 0].set_xlabel("share of what this machine can do")
-    if title:
-        figure.suptitle(title)
+        axis.set_axisbelow(True)
+    handles = [matplotlib.patches.Patch(color=COLOURS[limit], label=words) for limit, words in LIMITS.items()]
+    handles.append(matplotlib.lines.Line2D([], [], color="black", linewidth=1, linestyle="--", label="limit"))
+    figure.text(0.35 / width, 1 - 0.15 / total, title, fontsize=12, va="top")
+    figure.text(0.35 / width, 1 - 0.38 / total, subtitle, fontsize=8, va="top", color="dimgray")
+    figure.legend(handles=handles, fontsize=8, loc="upper right", bbox_to_anchor=(0.98, 1 - 0.1 / total), ncol=1,
+                  frameon=False)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -76,7 +125,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="JSON files, then the SVG to write")
     parser.add_argument("--filter", default="", help="only benchmarks whose name matches")
-    parser.add_argument("--title", default="")
+    parser.add_argument("--title", default="Share of the machine's limits that each operator reaches")
     arguments = parser.parse_args()
     *sources, target = arguments.files
     if not sources or not target.endswith(".svg"):
@@ -87,7 +136,7 @@ def main():
         panels = read(sources, arguments.filter)
         if not panels:
             raise ValueError("no benchmark to draw")
-        draw(panels, arguments.title, target)
+        draw(panels, arguments.title, describe(sources), target)
     except (OSError, ValueError, KeyError, re.error) as problem:
         sys.exit(f"plot.py: {problem}")
 

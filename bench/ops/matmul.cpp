@@ -49,10 +49,15 @@ struct product {
     fg::workspace scratch;
 };
 
+/// Batches of few formats: those products differ little in speed, and take long.
+template <class Format>
+constexpr bool in_batches = fg::quant::list<fg::quant::f32, fg::quant::bf16, fg::quant::q8_0, fg::quant::q4_k>::contains<Format>;
+
 template <class Format>
 void add_format() {
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         for (std::size_t tokens : {std::size_t{1}, std::size_t{32}}) {
+            if (tokens > 1 && !in_batches<Format>) continue;
             const std::string shape = fg::concat(rows, 'x', cols, 'x', tokens);
             add_case<product<Isa, Format, false>>(name("matmul", Format::name, Isa::name, shape), Isa::name, tokens);
             if constexpr (fg::quant::integer_dot_format<Format>)

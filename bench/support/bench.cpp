@@ -2,10 +2,14 @@
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -49,28 +53,23 @@ double median(std::vector<double> values) {
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/// Shows one line a benchmark, the median of its repetitions, and keeps all times for the figures.
+/// Keeps the times of all repetitions, and shows them when all have run: they run in no order.
 class reporter : public benchmark::ConsoleReporter {
 public:
     void ReportRuns(const std::vector<Run>& runs) override {
-        std::vector<Run> shown;
         for (const Run& run : runs) {
             const std::string& name = run.run_name.function_name;
-            if (run.run_type == Run::RT_Iteration && !failed.contains(name) && run.iterations > 0)
-                seconds_[name].push_back((by_cpu_time() ? run.cpu_accumulated_time : run.real_accumulated_time) /
-                                         static_cast<double>(run.iterations));
-            if (run.run_type == Run::RT_Aggregate ? run.aggregate_name == "median"
-                                                  : run.repetitions <= 1 || failed.contains(name))
-                shown.push_back(run);
+            if (run.run_type != Run::RT_Iteration || failed.contains(name) || run.iterations <= 0) continue;
+            order_[run.family_index] = name;
+            seconds_[name].push_back((by_cpu_time() ? run.cpu_accumulated_time : run.real_accumulated_time) /
+                                     static_cast<double>(run.iterations));
         }
-        // Fractions of a rate are not rates.
-        for (Run& run : shown)
-            for (auto& [name, counter] : run.counters)
-                if (name.starts_with("of_")) counter.flags = benchmark::Counter::kDefaults;
-        if (!shown.empty()) ConsoleReporter::ReportRuns(shown);
     }
 
-    void print_figures() const {
+    /// Nothing where the benchmarks were only listed.
+    void print_results() const {
+        if (seconds_.empty()) return;
+        print_table();
         std::printf("figure machine.read_gigabytes_per_second %.4g\n", limits.bandwidth * 1e-9);
         for (const auto& [isa, peak] : limits.peak)
             std::printf("figure machine.%s.peak_gigaflops %.4g\n", isa.c_str(), peak * 1e-9);
@@ -88,7 +87,27 @@ public:
     static double peak_of(const std::string& name);
 
 private:
+    /// One line a benchmark, in the order of registration.
+    void print_table() const {
+        std::size_t width = 9;
+        for (const auto& [index, name] : order_) width = std::max(width, name.size());
+        const int column = static_cast<int>(width);
+        std::printf("%-*s %12s %7s %8s %10s %9s %8s\n", column, "benchmark", "microseconds", "range", "GB/s", "of limit", "Gflop/s",
+                    "of peak");
+        for (const auto& [index, name] : order_) {
+            const std::vector<double>& all = seconds_.at(name);
+            const double time = median(all);
+            const auto [least, most] = std::minmax_element(all.begin(), all.end());
+            const work& cost = costs.at(name);
+            std::printf("%-*s %12.4g %6.1f%% %8.2f %9.1f%%", column, name.c_str(), time * 1e6, 100 * (*most - *least) / time,
+                        cost.bytes / time * 1e-9, 100 * cost.bytes / time / limits.bandwidth);
+            if (cost.flops > 0) std::printf(" %9.2f %7.1f%%", cost.flops / time * 1e-9, 100 * cost.flops / time / peak_of(name));
+            std::printf("\n");
+        }
+    }
+
     std::map<std::string, std::vector<double>> seconds_;
+    std::map<std::int64_t, std::string> order_;
 };
 
 std::map<std::string, std::string> isa_of;
@@ -169,6 +188,11 @@ void add(const std::string& name, std::string_view isa, std::function<prepared()
 }  // namespace bench
 
 int main(int argc, char** argv) {
+#if defined(__GLIBC__)
+    // Freed memory is kept: the data of the next benchmark would cost a page fault for every page otherwise.
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
     // Defaults first: what the user says comes later and wins.
     std::vector<std::string> words{argv[0], "--benchmark_repetitions=5", "--benchmark_min_time=0.05",
                                    "--benchmark_enable_random_interleaving=true"};
@@ -203,7 +227,7 @@ int main(int argc, char** argv) {
     const std::size_t ran = benchmark::RunSpecifiedBenchmarks(&display);
     benchmark::Shutdown();
     if (ran == 0) return 2;
-    display.print_figures();
+    display.print_results();
     for (const auto& name : bench::failed) std::fprintf(stderr, "not timed, because its result is wrong: %s\n", name.c_str());
     return bench::failed.empty() ? 0 : 1;
 }

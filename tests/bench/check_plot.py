@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """plot.py draws a small JSON: the right bars with the right lengths, the same bytes every time, errors for bad input."""
+import json
 import os
 import re
 import subprocess
@@ -32,7 +33,7 @@ def main():
         assert root.tag == "{http://www.w3.org/2000/svg}svg", root.tag
         texts = {"".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")}
         for wanted in ("q4_k avx2", "f32 baseline", "q6_k avx2", "matmul  64x64x1", "embedding  1000x64x8",
-                       "of the read bandwidth", "of the arithmetic peak"):
+                       "of the read bandwidth", "of the arithmetic peak", "limit", "30%", "50%", "15%", "75%"):
             assert wanted in texts, (wanted, sorted(texts))
         assert "wrong avx2" not in texts
 
@@ -41,6 +42,13 @@ def main():
         import plot as module
         panels = module.read([source], "")
         assert panels[("matmul", "64x64x1")][("q4_k", "avx2")]["of_bandwidth"] == [0.25, 0.35]
+        # Bars stand in the order of registration, whatever order the benchmarks ran in.
+        mixed = os.path.join(folder, "mixed.json")
+        with open(mixed, "w", encoding="utf-8") as file:
+            json.dump({"context": {"threads": "2", "avx2_peak_gigaflops": "90.5"}, "benchmarks": [
+                {"name": f"op/f{i}/avx2/1", "family_index": i, "of_peak": 0.1} for i in (2, 0, 1)]}, file)
+        assert [kind for kind, _ in module.read([mixed], "")[("op", "1")]] == ["f0", "f1", "f2"]
+        assert module.describe([mixed, source]) == "2 threads, avx2 90.5 Gflop/s"
         widths = []
         for path in re.findall(r'<path d="(M [^"]*?) ?z', drawing.replace("\n", " ")):
             numbers = [float(x) for x in re.findall(r"[-0-9.]+", path)]

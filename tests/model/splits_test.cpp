@@ -74,7 +74,7 @@ TEST_CASE("C13 C18 C29 several sequences in a batch give the bits of each alone"
             const segment turns[] = {{sequence_id{0}, 0, 1}, {sequence_id{2}, 1, 1}, {sequence_id{1}, 2, 1}, {sequence_id{3}, 3, 1}};
             const auto together = m->run_batch(std::span(next).first(4), turns);
             const auto in_turn = m->run({&next[4], 1}, sequence_id{4});
-            for (const std::size_t row : {0, 1, 3})
+            for (const std::size_t row : {0u, 1u, 3u})
                 CHECK(std::equal(want_next.begin(), want_next.end(), together.begin() + static_cast<std::ptrdiff_t>(row * m->vocabulary())));
             CHECK(same_bits(in_turn, want_next));
         });
@@ -87,7 +87,7 @@ TEST_CASE("results do not depend on the number of threads") {
         for_each_isa([&]<class Isa>(type_tag<Isa>) {
             auto serial = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64});
             const auto want = serial->run(tokens);
-            for (const std::size_t count : {2, 3, 8}) {
+            for (const std::size_t count : {2u, 3u, 8u}) {
                 threads executor(count);
                 auto m = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64}, executor);
                 CHECK(same_bits(m->run_pieces(tokens, {17, 1, 34}), want));

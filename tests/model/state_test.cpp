@@ -27,7 +27,7 @@ std::vector<std::byte> saved(const Model& m, sequence_id s) {
 TEST_CASE("C19 rollback undoes exactly n tokens or changes nothing") {
     each_model([]<class Spec>(type_tag<Spec>, const golden_model& golden) {
         const auto tokens = golden.tokens();
-        for (const std::size_t n : {1, 2, 3, 8, 9}) {
+        for (const std::size_t n : {1u, 2u, 3u, 8u, 9u}) {
             CAPTURE(n);
             auto m = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64, .checkpoints = 3});
             m->run(std::span(tokens).first(8));

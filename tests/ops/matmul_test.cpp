@@ -247,7 +247,7 @@ TEST_CASE("wrong shapes and formats are errors, empty batches are not") {
     const auto both = [&](const quant::weight_view& weights, std::size_t xr, std::size_t xc, std::size_t yr, std::size_t yc) {
         const matrix_view<const float> in(x.data(), xr, xc);
         const matrix_view<float> out(y.data(), yr, yc);
-        const status a = ops::matmul<quant::all>(dev, scratch, weights, in, out);
+        status a = ops::matmul<quant::all>(dev, scratch, weights, in, out);
         const status b = ops::matmul_q8<quant::all>(dev, scratch, weights, in, out);
         CHECK(a.has_value() == b.has_value());
         if (!a) CHECK(a.error().code == b.error().code);

@@ -1,12 +1,13 @@
 #pragma once
 /// Errors are returned, never thrown: the headers work with -fno-exceptions -fno-rtti.
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "frugal/core/config.hpp"
 
@@ -50,55 +51,104 @@ struct error {
     std::string message;
 };
 
+/// A piece of a message: text, a character or a number. One type for all, so that a message costs its caller little code.
+class message_piece {
+public:
+    message_piece(std::string_view text) noexcept : text_(text) {}
+    message_piece(const std::string& text) noexcept : text_(text) {}
+    message_piece(const char* text) noexcept : text_(text) {}
+    message_piece(char character) noexcept : kind_(kind::character), character_(character) {}
+    template <std::unsigned_integral Number>
+    message_piece(Number number) noexcept : kind_(kind::natural), natural_(number) {}
+    template <std::signed_integral Number>
+    message_piece(Number number) noexcept : kind_(kind::integer), integer_(number) {}
+    message_piece(double number) noexcept : kind_(kind::real), real_(number) {}
+
+    void append_to(std::string& out) const {
+        switch (kind_) {
+            case kind::text: out.append(text_); return;
+            case kind::character: out.push_back(character_); return;
+            case kind::natural: out.append(std::to_string(natural_)); return;
+            case kind::integer: out.append(std::to_string(integer_)); return;
+            case kind::real: out.append(std::to_string(real_)); return;
+        }
+    }
+
+private:
+    enum class kind : std::uint8_t { text, character, natural, integer, real };
+
+    kind kind_ = kind::text;
+    std::string_view text_;
+    union {
+        char character_;
+        unsigned long long natural_ = 0;
+        long long integer_;
+        double real_;
+    };
+};
+
 namespace detail {
-inline void append_piece(std::string& out, std::string_view piece) { out.append(piece); }
-inline void append_piece(std::string& out, const char* piece) { out.append(piece); }
-inline void append_piece(std::string& out, char piece) { out.push_back(piece); }
-template <class Number>
-    requires std::is_arithmetic_v<Number>
-void append_piece(std::string& out, Number piece) {
-    out.append(std::to_string(piece));
+
+// Errors are rare and their code is large: kept out of line, and out of the way of what runs.
+[[gnu::noinline, gnu::cold]] inline std::string join(std::initializer_list<message_piece> pieces) {
+    std::string out;
+    for (const message_piece& piece : pieces) piece.append_to(out);
+    return out;
 }
+[[gnu::noinline, gnu::cold]] inline error make_error(errc code, std::initializer_list<message_piece> pieces) {
+    return error{code, join(pieces)};
+}
+
+struct delete_error {
+    [[gnu::noinline, gnu::cold]] void operator()(error* e) const noexcept { delete e; }
+};
+/// An error on its way up: one pointer, empty on success.
+using boxed_error = std::unique_ptr<error, delete_error>;
+
+[[gnu::noinline, gnu::cold]] inline boxed_error box(error&& e) { return boxed_error(new error(std::move(e))); }
+
 }  // namespace detail
 
 /// Joins strings and numbers into one text.
 template <class... Piece>
 [[nodiscard]] std::string concat(const Piece&... piece) {
-    std::string out;
-    (detail::append_piece(out, piece), ...);
-    return out;
+    return detail::join({message_piece(piece)...});
 }
 
 /// Builds an error from strings and numbers: `return fail(errc::io, "cannot open ", path);`
 template <class... Piece>
 [[nodiscard]] error fail(errc code, const Piece&... piece) {
-    return error{code, concat(piece...)};
+    return detail::make_error(code, {message_piece(piece)...});
 }
 
 /// A value or an error (std::expected is not in C++20). Testing it is the only way to the value.
 template <class T>
 class [[nodiscard]] result {
 public:
-    result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
-    result(frugal::error failure) : content_(std::in_place_index<1>, std::move(failure)) {}
+    result(T value) : value_(std::move(value)) {}
+    result(frugal::error failure) : failure_(detail::box(std::move(failure))) {}
+    result(detail::boxed_error failure) noexcept : failure_(std::move(failure)) {}
 
-    [[nodiscard]] bool has_value() const noexcept { return content_.index() == 0; }
+    [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The value. Precondition: has_value().
-    [[nodiscard]] T& value() & noexcept { return *std::get_if<0>(&content_); }
-    [[nodiscard]] const T& value() const& noexcept { return *std::get_if<0>(&content_); }
-    [[nodiscard]] T&& value() && noexcept { return std::move(*std::get_if<0>(&content_)); }
+    [[nodiscard]] T& value() & noexcept { return *value_; }
+    [[nodiscard]] const T& value() const& noexcept { return *value_; }
+    [[nodiscard]] T&& value() && noexcept { return std::move(*value_); }
     [[nodiscard]] T& operator*() & noexcept { return value(); }
     [[nodiscard]] const T& operator*() const& noexcept { return value(); }
     [[nodiscard]] T&& operator*() && noexcept { return std::move(*this).value(); }
-    [[nodiscard]] T* operator->() noexcept { return std::get_if<0>(&content_); }
-    [[nodiscard]] const T* operator->() const noexcept { return std::get_if<0>(&content_); }
+    [[nodiscard]] T* operator->() noexcept { return &*value_; }
+    [[nodiscard]] const T* operator->() const noexcept { return &*value_; }
     /// The error. Precondition: !has_value().
-    [[nodiscard]] const frugal::error& error() const& noexcept { return *std::get_if<1>(&content_); }
-    [[nodiscard]] frugal::error&& error() && noexcept { return std::move(*std::get_if<1>(&content_)); }
+    [[nodiscard]] const frugal::error& error() const& noexcept { return *failure_; }
+    [[nodiscard]] frugal::error&& error() && noexcept { return std::move(*failure_); }
+    /// Hands the error on to the caller's own result; see FRUGAL_TRY.
+    [[nodiscard]] detail::boxed_error release_error() && noexcept { return std::move(failure_); }
 
 private:
-    std::variant<T, frugal::error> content_;
+    std::optional<T> value_;
+    detail::boxed_error failure_;
 };
 
 /// Success, or an error.
@@ -106,16 +156,19 @@ template <>
 class [[nodiscard]] result<void> {
 public:
     result() = default;
-    result(frugal::error failure) : failure_(std::move(failure)) {}
+    result(frugal::error failure) : failure_(detail::box(std::move(failure))) {}
+    result(detail::boxed_error failure) noexcept : failure_(std::move(failure)) {}
 
-    [[nodiscard]] bool has_value() const noexcept { return !failure_.has_value(); }
+    [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The error. Precondition: !has_value().
     [[nodiscard]] const frugal::error& error() const& noexcept { return *failure_; }
     [[nodiscard]] frugal::error&& error() && noexcept { return std::move(*failure_); }
+    /// Hands the error on to the caller's own result; see FRUGAL_TRY.
+    [[nodiscard]] detail::boxed_error release_error() && noexcept { return std::move(failure_); }
 
 private:
-    std::optional<frugal::error> failure_;
+    detail::boxed_error failure_;
 };
 
 using status = result<void>;
@@ -128,8 +181,8 @@ FRUGAL_NAMESPACE_END
 /// Returns the error of a `status` or `result` from the enclosing function; goes on if there is none.
 #define FRUGAL_TRY(...)                                                          \
     do {                                                                         \
-        if (auto frugal_try_status = (__VA_ARGS__); !frugal_try_status)          \
-            return std::move(frugal_try_status).error();                         \
+        if (auto&& frugal_try_status = (__VA_ARGS__); !frugal_try_status)        \
+            return std::move(frugal_try_status).release_error();                 \
     } while (false)
 
 /// `FRUGAL_TRY_ASSIGN(auto x, make_x());` binds the value, or returns the error from the enclosing function.
@@ -137,5 +190,5 @@ FRUGAL_NAMESPACE_END
     FRUGAL_TRY_ASSIGN_IMPL(FRUGAL_CONCAT(frugal_try_result_, __LINE__), declaration, __VA_ARGS__)
 #define FRUGAL_TRY_ASSIGN_IMPL(name, declaration, ...) \
     auto name = (__VA_ARGS__);                         \
-    if (!name) return std::move(name).error();         \
+    if (!name) return std::move(name).release_error(); \
     declaration = std::move(name).value()

@@ -54,34 +54,6 @@ FRUGAL_ALWAYS_INLINE float sum(const vec<Isa>& value) noexcept {
     return lane[0];
 }
 
-/// sum a[i] * b[i], i < n: four running registers, then the tail. The order of additions depends only on n and the width.
-template <class Isa>
-FRUGAL_ALWAYS_INLINE float dot(const float* a, const float* b, std::size_t n) noexcept {
-    constexpr std::size_t w = width<Isa>;
-    vec<Isa> s0{}, s1{}, s2{}, s3{};
-    std::size_t i = 0;
-    for (; i + 4 * w <= n; i += 4 * w) {
-        s0 += load<Isa>(a + i) * load<Isa>(b + i);
-        s1 += load<Isa>(a + i + w) * load<Isa>(b + i + w);
-        s2 += load<Isa>(a + i + 2 * w) * load<Isa>(b + i + 2 * w);
-        s3 += load<Isa>(a + i + 3 * w) * load<Isa>(b + i + 3 * w);
-    }
-    for (; i + w <= n; i += w) s0 += load<Isa>(a + i) * load<Isa>(b + i);
-    float total = sum<Isa>((s0 + s1) + (s2 + s3));
-    for (; i < n; ++i) total += a[i] * b[i];
-    return total;
-}
-
-/// y[i] += a * x[i], i < n.
-template <class Isa>
-FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n) noexcept {
-    constexpr std::size_t w = width<Isa>;
-    const vec<Isa> factor = broadcast<Isa>(a);
-    std::size_t i = 0;
-    for (; i + w <= n; i += w) store<Isa>(y + i, load<Isa>(y + i) + factor * load<Isa>(x + i));
-    for (; i < n; ++i) y[i] += a * x[i];
-}
-
 /// load() of the scalar types a cache may hold; halves become floats exactly.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> load(const half* from) noexcept {
@@ -113,6 +85,33 @@ FRUGAL_ALWAYS_INLINE void store_some(float* to, const vec<Isa>& value, std::size
     float lane[width<Isa>];
     store<Isa>(lane, value);
     for (std::size_t i = 0; i < n; ++i) to[i] = lane[i];
+}
+
+/// sum a[i] * b[i], i < n: four running registers, then the tail. The order of additions depends only on n and the width.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE float dot(const float* a, const float* b, std::size_t n) noexcept {
+    constexpr std::size_t w = width<Isa>;
+    vec<Isa> s0{}, s1{}, s2{}, s3{};
+    std::size_t i = 0;
+    for (; i + 4 * w <= n; i += 4 * w) {
+        s0 += load<Isa>(a + i) * load<Isa>(b + i);
+        s1 += load<Isa>(a + i + w) * load<Isa>(b + i + w);
+        s2 += load<Isa>(a + i + 2 * w) * load<Isa>(b + i + 2 * w);
+        s3 += load<Isa>(a + i + 3 * w) * load<Isa>(b + i + 3 * w);
+    }
+    for (; i + w <= n; i += w) s0 += load<Isa>(a + i) * load<Isa>(b + i);
+    if (i < n) s0 += load_some<Isa>(a + i, n - i) * load_some<Isa>(b + i, n - i);
+    return sum<Isa>((s0 + s1) + (s2 + s3));
+}
+
+/// y[i] += a * x[i], i < n.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n) noexcept {
+    constexpr std::size_t w = width<Isa>;
+    const vec<Isa> factor = broadcast<Isa>(a);
+    std::size_t i = 0;
+    for (; i + w <= n; i += w) store<Isa>(y + i, load<Isa>(y + i) + factor * load<Isa>(x + i));
+    if (i < n) store_some<Isa>(y + i, load_some<Isa>(y + i, n - i) + factor * load_some<Isa>(x + i, n - i), n - i);
 }
 
 /// The greater of each pair of lanes; that of `b` where either is NaN.

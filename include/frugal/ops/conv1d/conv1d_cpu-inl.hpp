@@ -17,7 +17,10 @@ FRUGAL_ALWAYS_INLINE void add_tap(const float* w, const float* x, float* sum, st
     std::size_t c = 0;
     for (; c + width <= n; c += width)
         simd::store<Isa>(sum + c, simd::load<Isa>(sum + c) + simd::load<Isa>(w + c) * simd::load<Isa>(x + c));
-    for (; c < n; ++c) sum[c] += w[c] * x[c];
+    if (c < n) {
+        const simd::vec<Isa> more = simd::load_some<Isa>(w + c, n - c) * simd::load_some<Isa>(x + c, n - c);
+        simd::store_some<Isa>(sum + c, simd::load_some<Isa>(sum + c, n - c) + more, n - c);
+    }
 }
 
 /// The column of tap `tap` for n channels, out of weights that lie channel by channel.

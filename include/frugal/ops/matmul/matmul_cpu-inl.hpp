@@ -24,12 +24,12 @@ FRUGAL_ALWAYS_INLINE void dot_tile(const float* const (&w)[Rows], const float* c
             for (std::size_t t = 0; t < Tokens; ++t) sums[r][t] += ws * xs[t];
         }
     }
+    if (c < cols)
+        for (std::size_t r = 0; r < Rows; ++r)
+            for (std::size_t t = 0; t < Tokens; ++t)
+                sums[r][t] += simd::load_some<Isa>(w[r] + c, cols - c) * simd::load_some<Isa>(x[t] + c, cols - c);
     for (std::size_t r = 0; r < Rows; ++r)
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            float total = simd::sum<Isa>(sums[r][t]);
-            for (std::size_t i = c; i < cols; ++i) total += w[r][i] * x[t][i];
-            out[r][t] = total;
-        }
+        for (std::size_t t = 0; t < Tokens; ++t) out[r][t] = simd::sum<Isa>(sums[r][t]);
 }
 
 template <class Isa, std::size_t Rows>
