@@ -64,9 +64,7 @@ struct mean_of_streams {
         return compare(y, want, 1e-5);
     }
 
-    work cost() const {
-        return {float_bytes(gate.size() + x.size() + y.size()), static_cast<double>(5 * x.size() + y.size())};
-    }
+    work cost() const { return {float_bytes(gate.size() + x.size() + y.size()), static_cast<double>(5 * x.size() + y.size())}; }
 
     std::size_t rows;
     std::vector<float> gate, x, y;
@@ -91,14 +89,12 @@ struct into_streams {
     std::string check() const {
         std::vector<double> want(after.size());
         for (std::size_t i = 0; i < after.size(); ++i)
-            want[i] = static_cast<double>(before[i]) + static_cast<double>(scale[i / hidden]) *
-                                                           static_cast<double>(x[i / hidden / streams * hidden + i % hidden]);
+            want[i] = static_cast<double>(before[i]) +
+                      static_cast<double>(scale[i / hidden]) * static_cast<double>(x[i / hidden / streams * hidden + i % hidden]);
         return compare(after, want, 1e-5);
     }
 
-    work cost() const {
-        return {float_bytes(scale.size() + x.size() + 2 * after.size()), static_cast<double>(2 * after.size())};
-    }
+    work cost() const { return {float_bytes(scale.size() + x.size() + 2 * after.size()), static_cast<double>(2 * after.size())}; }
 
     std::size_t rows;
     std::vector<float> scale, x, before, after;

@@ -67,9 +67,7 @@ struct table {
         y.resize(count * cols);
     }
 
-    std::span<const std::int64_t> rows() const {
-        return std::span(order).subspan(turn % (order.size() / count) * count, count);
-    }
+    std::span<const std::int64_t> rows() const { return std::span(order).subspan(turn % (order.size() / count) * count, count); }
 
     fg::status run() {
         ++turn;

@@ -92,8 +92,8 @@ private:
         std::size_t width = 9;
         for (const auto& [index, name] : order_) width = std::max(width, name.size());
         const int column = static_cast<int>(width);
-        std::printf("%-*s %12s %7s %8s %10s %9s %8s\n", column, "benchmark", "microseconds", "range", "GB/s", "of limit", "Gflop/s",
-                    "of peak");
+        std::printf("%-*s %12s %7s %8s %10s %9s %8s\n", column, "benchmark", "microseconds", "range", "GB/s", "of limit",
+                    "Gflop/s", "of peak");
         for (const auto& [index, name] : order_) {
             const std::vector<double>& all = seconds_.at(name);
             const double time = median(all);

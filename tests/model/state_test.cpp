@@ -131,6 +131,22 @@ TEST_CASE("C24 saved bytes that are cut, foreign or of another model are refused
     m->run(std::span(tokens).subspan(6, 2));
 }
 
+TEST_CASE("C08 C09 a state with the other head order is refused, although every shape fits") {
+    const golden_model golden("models/qwen3_5_dense");
+    const auto tokens = golden.tokens();
+    auto grouped = golden.run<model::qwen35, Isa>({.sequences = 1, .max_tokens = 64});
+    grouped->run(std::span(tokens).first(6));
+    const auto bytes = saved(*grouped, first);
+    const auto snapshot = must(grouped->state.snapshot(first));
+    using running = running_model<model::qwen35, model::convention::gguf, Isa>;
+    auto weights = must(model::read_weights<model::qwen35, quant::all>(golden.file, golden.sizes));
+    running tiled(must(running::model_type::create(golden.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 64});
+    byte_reader in(bytes);
+    CHECK(tiled.state.load(first, in).error().code == errc::shape_mismatch);
+    CHECK(tiled.state.restore(first, snapshot).error().code == errc::shape_mismatch);
+    CHECK(tiled.state.length(first) == 0);
+}
+
 TEST_CASE("context overflow and bad tokens are refused before anything changes") {
     each_model([]<class Spec>(type_tag<Spec>, const golden_model& golden) {
         const auto tokens = golden.tokens();

@@ -27,12 +27,14 @@ public:
 
     struct snapshot_type {
         std::size_t length = 0;
+        std::uint64_t model = 0;
         std::tuple<std::vector<typename Part::snapshot_type>...> parts;
     };
 
-    /// `parts` hold at least `sequences` sequences each, all empty.
-    combined_state(std::size_t sequences, std::vector<Part>... parts)
-        : parts_(std::move(parts)...), sequences_(sequences) {}
+    /// `parts` hold at least `sequences` sequences each, all empty. `model` tells models apart whose parts have equal shapes
+    /// but mean different things, such as another order of heads: snapshots and bytes of one are refused by the other.
+    combined_state(std::uint64_t model, std::size_t sequences, std::vector<Part>... parts)
+        : parts_(std::move(parts)...), sequences_(sequences), model_(model) {}
 
     [[nodiscard]] std::size_t sequences() const noexcept { return sequences_.size(); }
     /// Tokens held by a sequence.
@@ -64,8 +66,8 @@ public:
     /// Errors leave the sequence as it was.
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& snapshot) {
         FRUGAL_TRY(check_range(s));
-        if (!fits(snapshot, std::index_sequence_for<Part...>{}))
-            return fail(errc::shape_mismatch, "the snapshot belongs to a model with other layers");
+        if (snapshot.model != model_ || !fits(snapshot, std::index_sequence_for<Part...>{}))
+            return fail(errc::shape_mismatch, "the snapshot belongs to another model");
         FRUGAL_TRY_ASSIGN(const auto before, take(s));
         if (status done = put(s, snapshot, std::index_sequence_for<Part...>{}); !done) {
             if (status undone = put(s, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(s)].broken = true;
@@ -120,6 +122,7 @@ public:
 
     void save(sequence_id s, byte_writer& out) const {
         out.write(magic);
+        out.write(model_);
         out.write(static_cast<std::uint64_t>(length(s)));
         std::apply([&](const auto&... kind) { (save_all(kind, s, out), ...); }, parts_);
     }
@@ -229,6 +232,9 @@ private:
         std::uint64_t found = 0;
         FRUGAL_TRY(in.read(found));
         if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved sequence state");
+        FRUGAL_TRY(in.read(found));
+        if (found != model_)
+            return fail(errc::shape_mismatch, "the saved state belongs to another model: architecture, head order or sizes differ");
         FRUGAL_TRY(in.read(tokens));
         status out;
         const auto kind = [&](auto& list) {
@@ -252,6 +258,7 @@ private:
     [[nodiscard]] result<snapshot_type> take(sequence_id s) const {
         snapshot_type out;
         out.length = length(s);
+        out.model = model_;
         FRUGAL_TRY(take_kinds(s, out, std::index_sequence_for<Part...>{}));
         return out;
     }
@@ -287,6 +294,7 @@ private:
 
     parts_type parts_;
     std::vector<sequence_info> sequences_;
+    std::uint64_t model_ = 0;
 };
 
 }  // namespace model

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -114,7 +115,7 @@ public:
             FRUGAL_TRY_ASSIGN(auto one, layouts_type::create(ratios, options.sequences));
             layouts.push_back(std::move(one));
         }
-        return state(options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams), std::move(layouts));
+        return state(fingerprint(), options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams), std::move(layouts));
     }
 
     /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
@@ -163,6 +164,22 @@ private:
         hyper_dims_ = {config_.hidden, config_.streams, config_.mix_rank, config_.rms_epsilon};
         if constexpr (Spec::ngram_embedding)
             for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(m));
+    }
+
+    /// Tells models apart whose states must not be mixed up: FNV-1a over architecture, weight convention and sizes.
+    [[nodiscard]] std::uint64_t fingerprint() const noexcept {
+        std::uint64_t hash = 0xCBF29CE484222325u;
+        const auto take = [&](std::uint64_t value) {
+            for (int byte = 0; byte < 8; ++byte, value >>= 8) hash = (hash ^ (value & 0xFFu)) * 0x100000001B3u;
+        };
+        for (const std::string_view name : {Spec::name, Convention::name})
+            for (const char c : name) take(static_cast<std::uint64_t>(static_cast<unsigned char>(c)));
+        for (const std::size_t size : {config_.vocabulary, config_.hidden, config_.heads, config_.kv_heads, config_.head_dim,
+                                       config_.rotary_dim, config_.key_heads, config_.value_heads, config_.key_dim,
+                                       config_.value_dim, config_.conv_kernel, config_.streams, config_.index_dim})
+            take(size);
+        for (const layer_kind kind : config_.layers) take(static_cast<std::uint64_t>(kind));
+        return hash;
     }
 
     [[nodiscard]] layer::ngram_dims make_ngram_dims(const ngram_module& m) const {
