@@ -14,7 +14,7 @@
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/executor.hpp"
 #include "frugal/model/config.hpp"
-#include "frugal/model/transformer.hpp"
+#include "frugal/model/token_batch.hpp"
 #include "frugal/tensor/view.hpp"
 
 namespace runner {

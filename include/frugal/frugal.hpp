@@ -9,6 +9,7 @@
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/tensor_source.hpp"
+#include "frugal/model/token_batch.hpp"
 #include "frugal/model/transformer.hpp"
 #include "frugal/model/weights.hpp"
 

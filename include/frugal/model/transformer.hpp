@@ -23,6 +23,7 @@
 #include "frugal/model/convention.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
+#include "frugal/model/token_batch.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/ops/embedding/embedding.hpp"
@@ -35,21 +36,6 @@
 FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
-
-/// Tokens of one forward pass.
-struct token_batch {
-    std::span<const std::int32_t> tokens;
-    std::span<const attention::segment> segments;              ///< cover all tokens, at most one a sequence
-    std::span<const attention::rope_position> positions = {};  ///< one a token; empty: text, position = index in the sequence
-    std::span<const std::size_t> logit_rows = {};              ///< tokens whose logits are wanted, ascending
-};
-
-/// Limits of the state that a model makes.
-struct state_options {
-    std::size_t sequences = 1;
-    std::size_t max_tokens = 0;   ///< a sequence; 0: the model's context length
-    std::size_t checkpoints = 0;  ///< most recent tokens that rollback can undo in recurrent layers
-};
 
 /// Sees the residual stream after the embedding (layer = -1) and after each layer; the default sees nothing.
 struct no_observer {
