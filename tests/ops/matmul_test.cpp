@@ -138,7 +138,8 @@ TEST_CASE("the same bits for any split of the tokens and any number of threads")
                     REQUIRE(multiply(which, serial, *w, x, first, tokens - first, got));
                     CHECK(same_bits(got, want));
                 }
-                for (const std::size_t count : {2u, 3u, 7u, 64u}) {
+                // Once with more threads than rows: starting 64 is slow where every memory access is watched.
+                for (const std::size_t count : {2u, 3u, 7u, std::is_same_v<Format, quant::q8_0> ? 64u : 4u}) {
                     test::threads threads(count);
                     device::cpu<Isa> dev(threads);
                     std::fill(got.begin(), got.end(), -1.0f);

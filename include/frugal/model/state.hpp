@@ -234,7 +234,8 @@ private:
         if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved sequence state");
         FRUGAL_TRY(in.read(found));
         if (found != model_)
-            return fail(errc::shape_mismatch, "the saved state belongs to another model: architecture, head order or sizes differ");
+            return fail(errc::shape_mismatch,
+                        "the saved state belongs to another model: architecture, head order or sizes differ");
         FRUGAL_TRY(in.read(tokens));
         status out;
         const auto kind = [&](auto& list) {

@@ -101,7 +101,8 @@ public:
             FRUGAL_TRY_ASSIGN(auto one, layouts_type::create(ratios, options.sequences));
             layouts.push_back(std::move(one));
         }
-        return state(fingerprint(), options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams), std::move(layouts));
+        return state(fingerprint(), options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams),
+                     std::move(layouts));
     }
 
     /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
