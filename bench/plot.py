@@ -2,6 +2,7 @@
 """Draws the JSON of Google Benchmark as an SVG: for every benchmark the share of the machine's limits that it reaches.
 
     python3 bench/plot.py build/bench/matmul.json matmul.svg [--filter REGEX] [--title TEXT]
+    python3 bench/plot.py build/bench/load_skip.json load_skip.svg       the arms of a comparison
 
 A bar is the median over the repetitions, a whisker the range; beyond 100% of the bandwidth, data came from a cache. Benchmarks
 are named op/format/isa/shape; one panel for each op and shape. Several files are drawn together.
@@ -20,6 +21,8 @@ import matplotlib.lines  # noqa: E402  the backend must be chosen first
 import matplotlib.patches  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 import matplotlib.ticker  # noqa: E402
+
+import plot_arms  # noqa: E402
 
 LIMITS = {"of_bandwidth": "of the read bandwidth", "of_peak": "of the arithmetic peak"}
 COLOURS = {"of_bandwidth": "tab:blue", "of_peak": "tab:orange"}
@@ -49,6 +52,12 @@ def read(paths, pattern):
             if limit in run:
                 bar.setdefault(limit, []).append(run[limit])
     return panels
+
+
+def read_arms(paths):
+    """The arms of a comparison (load_skip), if the first file holds one."""
+    with open(paths[0], encoding="utf-8") as file:
+        return json.load(file).get("load_skip", [])
 
 
 def describe(paths):
@@ -125,7 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="JSON files, then the SVG to write")
     parser.add_argument("--filter", default="", help="only benchmarks whose name matches")
-    parser.add_argument("--title", default="Share of the machine's limits that each operator reaches")
+    parser.add_argument("--title", help="above the drawing")
     arguments = parser.parse_args()
     *sources, target = arguments.files
     if not sources or not target.endswith(".svg"):
@@ -133,10 +142,15 @@ def main():
     # Text stays text, and the same data gives the same file.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "frugal"})
     try:
+        arms = read_arms(sources)
+        if arms:
+            plot_arms.draw(arms, arguments.title or "Host weights prepared in every step, or only where somebody reads them",
+                           describe(sources), target)
+            return
         panels = read(sources, arguments.filter)
         if not panels:
             raise ValueError("no benchmark to draw")
-        draw(panels, arguments.title, describe(sources), target)
+        draw(panels, arguments.title or "Share of the machine's limits that each operator reaches", describe(sources), target)
     except (OSError, ValueError, KeyError, re.error) as problem:
         sys.exit(f"plot.py: {problem}")
 

@@ -1,7 +1,6 @@
 #include "bench.hpp"
 
 #include <benchmark/benchmark.h>
-#include <unistd.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
@@ -14,7 +13,6 @@
 #include <set>
 #include <utility>
 
-#include "frugal/device/cpu/eigen_executor.hpp"
 #include "limits.hpp"
 
 // Declared here, defined by peak.cpp for each instruction set.
@@ -37,12 +35,6 @@ struct machine_limits {
 machine_limits limits;
 std::set<std::string> failed;
 std::map<std::string, work> costs;
-
-std::size_t threads() {
-    const char* value = std::getenv("FRUGAL_BENCH_THREADS");
-    const long asked = value == nullptr ? 1 : std::strtol(value, nullptr, 10);
-    return asked < 1 ? 1 : static_cast<std::size_t>(asked);
-}
 
 /// One thread is timed by its own processor time, which other load on the machine disturbs least; several by the clock.
 bool by_cpu_time() { return executor().concurrency() == 1; }
@@ -115,17 +107,6 @@ std::map<std::string, std::string> isa_of;
 double reporter::peak_of(const std::string& name) { return limits.peak.at(isa_of.at(name)); }
 
 }  // namespace
-
-fg::device::executor_ref executor() {
-    static fg::device::eigen_executor pool(threads());
-    return pool;
-}
-
-std::size_t last_level_cache() {
-    const long level3 = sysconf(_SC_LEVEL3_CACHE_SIZE), level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    const long size = std::max(level3, level2);
-    return size > 0 ? static_cast<std::size_t>(size) : std::size_t{32} << 20;
-}
 
 double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
     const std::size_t most = std::size_t{512} << 20;

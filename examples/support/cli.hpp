@@ -9,6 +9,8 @@
 #include "engine.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/eigen_executor.hpp"
+#include "frugal/ops/sampling/sampling.hpp"
+#include "generator.hpp"
 #include "model_file.hpp"
 
 namespace runner {
@@ -22,10 +24,12 @@ struct model_arguments {
     bool check_tensors = false, allow_paging = false;
 
     void add_to(CLI::App& app) {
-        app.add_option("-m,--model", model, "GGUF file or Hugging Face directory, or an embedded model: tiny-qwen35, tiny-qwen4exp")
+        app.add_option("-m,--model", model,
+                       "GGUF file or Hugging Face directory, or an embedded model: tiny-qwen35, tiny-qwen4exp")
             ->capture_default_str();
         app.add_option("-t,--threads", threads, "threads; 0: as many as this process may use")->capture_default_str();
-        app.add_option("-c,--ctx-size", context, "most tokens of a sequence; 0: what the model was trained for")->capture_default_str();
+        app.add_option("-c,--ctx-size", context, "most tokens of a sequence; 0: what the model was trained for")
+            ->capture_default_str();
         app.add_option("--qsa-ratio", qsa_ratio, "QSA compress ratio in place of the file's; 0: dense attention")
             ->check(CLI::Range(0, 1 << 20));
         app.add_flag("--check-tensors", check_tensors, "decode every weight once and refuse NaN and infinity");
@@ -44,10 +48,47 @@ struct model_arguments {
     }
 };
 
+/// Options of every program that generates text.
+struct generation_arguments {
+    generation_options options;
+    double temperature = 0.8, top_p = 0.95;
+    std::size_t top_k = 40;
+    std::uint64_t seed = 1;
+
+    void add_to(CLI::App& app) {
+        app.add_option("-n,--n-predict", options.predict, "most tokens to generate; -1: until the model ends")
+            ->capture_default_str();
+        app.add_option("--temp", temperature, "temperature; 0 takes the likeliest token")
+            ->check(CLI::NonNegativeNumber)
+            ->capture_default_str();
+        app.add_option("--top-k", top_k, "sample from the k likeliest tokens; 0: all")->capture_default_str();
+        app.add_option("--top-p", top_p, "sample from the likeliest tokens that make up this probability")
+            ->check(CLI::Range(0.0, 1.0))
+            ->capture_default_str();
+        app.add_option("-s,--seed", seed, "seed of the sampler")->capture_default_str();
+        app.add_option("-b,--batch-size", options.batch, "most prompt tokens of one forward pass")
+            ->check(CLI::Range(1, 1 << 16))
+            ->capture_default_str();
+        app.add_flag("--ignore-eos", options.ignore_eos, "go on after an end-of-text token");
+    }
+    [[nodiscard]] frugal::result<frugal::ops::sampler> sampler() const {
+        return frugal::ops::sampler::create(
+            {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = static_cast<float>(top_p), .seed = seed});
+    }
+};
+
 /// Prints "program: message" and returns the exit status of a failed program.
 inline int report(const char* program, const frugal::error& error) {
     std::fprintf(stderr, "%s: %s\n", program, error.message.c_str());
     return 1;
+}
+
+/// Reads a line of any length from standard input; false at its end.
+[[nodiscard]] inline bool read_line(std::string& line) {
+    line.clear();
+    int c = 0;
+    while ((c = std::getc(stdin)) != EOF && c != '\n') line.push_back(static_cast<char>(c));
+    return c != EOF || !line.empty();
 }
 
 /// Reads a whole file, or standard input for "-".

@@ -10,16 +10,31 @@ namespace runner {
 
 using namespace frugal;
 
-#define FRUGAL_DECLARE_ENGINE(tag, bytes, compiled, supported)                                                       \
-    template <>                                                                                                      \
-    result<std::unique_ptr<engine>> make_engine_for<isa::tag>(const model_file&, device::executor_ref, const engine_options&);
+#define FRUGAL_DECLARE_ENGINE(tag, bytes, compiled, supported)                                                                 \
+    template <>                                                                                                                \
+    result<std::unique_ptr<engine>> make_engine_for<isa::tag>(const model_file&, device::executor_ref, const engine_options&); \
+    template <>                                                                                                                \
+    result<std::unique_ptr<engine>> make_packed_engine_for<isa::tag>(const model_file&, device::executor_ref,                  \
+                                                                     const engine_options&);
 FRUGAL_CPU_ISAS(FRUGAL_DECLARE_ENGINE)
 #undef FRUGAL_DECLARE_ENGINE
 
-result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor, const engine_options& options) {
+result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor,
+                                            const engine_options& options) {
     std::unique_ptr<engine> out;
     FRUGAL_TRY(device::dispatch<isa::all>([&]<class Isa>(type_tag<Isa>) -> status {
         FRUGAL_TRY_ASSIGN(out, make_engine_for<Isa>(file, executor, options));
+        return {};
+    }));
+    return out;
+}
+
+result<std::unique_ptr<engine>> make_packed_engine(const model_file& file, device::executor_ref executor,
+                                                   const engine_options& options) {
+    if (!file.gguf) return fail(errc::unsupported, "weight images are made from GGUF files only");
+    std::unique_ptr<engine> out;
+    FRUGAL_TRY(device::dispatch<isa::all>([&]<class Isa>(type_tag<Isa>) -> status {
+        FRUGAL_TRY_ASSIGN(out, make_packed_engine_for<Isa>(file, executor, options));
         return {};
     }));
     return out;

@@ -60,7 +60,8 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         FRUGAL_TRY_ASSIGN(out.sizes, model::read_config(config, checkpoint, load));
         FRUGAL_TRY_ASSIGN(const std::string tokenizer, checkpoint.read_text("tokenizer.json"));
         const auto names = checkpoint.read_text("tokenizer_config.json");
-        FRUGAL_TRY_ASSIGN(out.tokenizer, io::tokenizer::from_tokenizer_json(tokenizer, names ? std::string_view(*names) : std::string_view()));
+        FRUGAL_TRY_ASSIGN(out.tokenizer,
+                          io::tokenizer::from_tokenizer_json(tokenizer, names ? std::string_view(*names) : std::string_view()));
         for (const io::safetensor* tensor : checkpoint.tensors()) mappings.push_back(tensor->bytes);
         out.checkpoint.emplace(std::move(checkpoint));
     } else {
@@ -76,8 +77,8 @@ result<model_file> open_model(const std::string& path, const open_options& optio
     for (const auto& mapping : mappings) out.bytes += mapping.size();
     const std::uint64_t memory = physical_memory();
     if (!options.allow_paging && memory != 0 && out.bytes > memory)
-        return fail(errc::out_of_memory, path, ": weights of ", out.bytes >> 20, " MiB do not fit in this machine's ", memory >> 20,
-                    " MiB; pass --allow-paging to read them from disk again and again");
+        return fail(errc::out_of_memory, path, ": weights of ", out.bytes >> 20, " MiB do not fit in this machine's ",
+                    memory >> 20, " MiB; pass --allow-paging to read them from disk again and again");
     if (memory == 0 || out.bytes <= memory) {
         io::progress_bar bar("loading");
         std::uint64_t done = 0;

@@ -11,10 +11,12 @@
 #include "frugal/model/tensor_source.hpp"
 #include "frugal/model/token_batch.hpp"
 #include "frugal/model/transformer.hpp"
+#include "frugal/model/weight_store.hpp"
 #include "frugal/model/weights.hpp"
 
 // 7 layer: decoder blocks
 #include "frugal/layer/dense_ffn.hpp"
+#include "frugal/layer/experts.hpp"
 #include "frugal/layer/hyper_connection.hpp"
 #include "frugal/layer/moe.hpp"
 #include "frugal/layer/ngram_embedding.hpp"
@@ -29,7 +31,13 @@
 #include "frugal/policies.hpp"
 
 // 5 reuse: what is not loaded or built twice
+#include "frugal/reuse/host_buffers.hpp"
+#include "frugal/reuse/image_cache.hpp"
+#include "frugal/reuse/image_products.hpp"
+#include "frugal/reuse/products.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/reader_table.hpp"
+#include "frugal/reuse/residency.hpp"
 #include "frugal/reuse/shared_inputs.hpp"
 #include "frugal/reuse/weight_loading.hpp"
 
@@ -39,8 +47,10 @@
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/ops/conv1d/conv1d.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
+#include "frugal/ops/embedding/embedding.hpp"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule.hpp"
 #include "frugal/ops/hyper_connection/hyper_connection.hpp"
+#include "frugal/ops/matmul/image_matmul.hpp"
 #include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/ops/moe/router.hpp"
@@ -52,11 +62,16 @@
 // 3 device: the CPU as a target
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
+#include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/cpu/topology.hpp"
 
 // 2 quant: formats and codecs
 #include "frugal/quant/codec.hpp"
 #include "frugal/quant/formats.hpp"
+#include "frugal/quant/q4nx.hpp"
+#include "frugal/quant/q4nx/mxfp4_tile.hpp"
+#include "frugal/quant/q4nx/q8nx.hpp"
+#include "frugal/quant/q4nx/row_order.hpp"
 
 // 1 tensor, 0 core
 #include "frugal/core/counters.hpp"

@@ -7,6 +7,8 @@ namespace ops::cpu {
 #define FRUGAL_INSTANTIATE(format)                                                                                            \
     template void matmul_rows<isa::FRUGAL_KERNEL_ISA, quant::format>(const quant::weight_view&, matrix_view<const float>,      \
                                                                      matrix_view<float>, std::size_t, std::size_t, float*);    \
+    template void matmul_interleaved<isa::FRUGAL_KERNEL_ISA, quant::format>(                                                   \
+        const quant::interleaved_view&, matrix_view<const float>, matrix_view<float>, std::size_t, std::size_t, float*);       \
     template void matmul_q8_rows<isa::FRUGAL_KERNEL_ISA, quant::format>(                                                       \
         const quant::weight_view&, const quant::activation_of<quant::format>::block*, std::size_t, matrix_view<float>,         \
         std::size_t, std::size_t);

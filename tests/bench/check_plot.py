@@ -63,6 +63,18 @@ def main():
         with open(again, encoding="utf-8") as file:
             assert file.read() == drawing
 
+        # The arms of a comparison: a bar of three parts for each, in order.
+        arms = os.path.join(folder, "arms.json")
+        with open(arms, "w", encoding="utf-8") as file:
+            json.dump({"context": {"threads": "1"}, "load_skip": [
+                {"arm": name, "load_ms": load, "device_ms": 4.0, "rest_ms": 1.0} for name, load in
+                (("reload_always", 8.0), ("skip_resident", 0.5))]}, file)
+        assert run(arms, target).returncode == 0
+        with open(target, encoding="utf-8") as file:
+            arms_drawing = file.read()
+        for wanted in ("reload_always", "skip_resident", "13 ms, 8 of them loading", "5.5 ms, 0.5 of them loading"):
+            assert wanted in arms_drawing, wanted
+
         assert run(source, target, "--filter", "embedding").returncode == 0
         with open(target, encoding="utf-8") as file:
             assert "q4_k" not in file.read()

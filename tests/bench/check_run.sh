@@ -4,9 +4,9 @@ set -eu
 bench=$1
 cd /
 listed=$(sh "$bench/run.sh" | sed -n 's/^groups: //p' | tr ' ' '\n' | sort)
-present=$(cd "$bench/ops" && for file in *.cpp; do echo "${file%.cpp}"; done | sort)
+present=$(for file in "$bench"/ops/*.cpp "$bench"/reuse/*.cpp; do basename "$file" .cpp; done | sort)
 [ "$listed" = "$present" ] || {
-    echo "groups listed: $listed; files in ops: $present" >&2
+    echo "groups listed: $listed; files in ops and reuse: $present" >&2
     exit 1
 }
 code=0

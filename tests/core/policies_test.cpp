@@ -43,7 +43,7 @@ TEST_CASE("policies not named are the defaults") {
 TEST_CASE("policies come in any order") {
     using in_order = fg::policies<two_formats, avx2, fg::reuse::reload_always, fg::reuse::per_layer>;
     using reversed = fg::policies<fg::reuse::per_layer, fg::reuse::reload_always, avx2, two_formats>;
-    using mixed = fg::policies<avx2, fg::reuse::per_layer, two_formats>;
+    using mixed = fg::policies<avx2, fg::reuse::reload_always, fg::reuse::per_layer, two_formats>;
     static_assert(same<in_order, reversed> && same<in_order, mixed>);
     static_assert(std::is_same_v<mixed::formats, two_formats> && std::is_same_v<mixed::device, avx2>);
     static_assert(!same<in_order, fg::policies<>>);
@@ -61,8 +61,11 @@ TEST_CASE("a policy speaks for one thing only") {
     // Otherwise an option could land in two places of a bundle.
     static_assert(fg::reuse::weight_loading_policy<fg::reuse::reload_always> &&
                   !fg::reuse::shared_input_policy<fg::reuse::reload_always>);
+    static_assert(fg::reuse::weight_loading_policy<fg::reuse::skip_resident> &&
+                  !fg::reuse::shared_input_policy<fg::reuse::skip_resident>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::shared> && !fg::reuse::weight_loading_policy<fg::reuse::shared>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::per_layer> && !fg::reuse::weight_loading_policy<fg::reuse::per_layer>);
     static_assert(!fg::device::target<fg::reuse::shared> && !fg::quant::format_list<fg::device::cpu<>>);
     CHECK_FALSE(fg::reuse::reload_always::skips_resident);
+    CHECK(fg::policies<>::loading::name == "skip_resident");
 }

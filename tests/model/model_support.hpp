@@ -35,19 +35,29 @@ T must(frugal::result<T> r) {
 }
 inline void must(const frugal::status& s) { REQUIRE_MESSAGE(s.has_value(), (s ? std::string() : s.error().message)); }
 
-/// A model with its device, scratch and state, behind the few calls that tests make.
-template <class Spec, class Convention, class Isa, class... Option>
+template <class Isa>
+using counting_cpu = frugal::device::cpu<Isa, frugal::counters_on>;
+
+/// A model with its device, scratch, weight store and state, behind the few calls that tests make.
+template <class Spec, class Convention, class Device, class... Option>
 struct running_model {
-    using device_type = frugal::device::cpu<Isa, frugal::counters_on>;
+    using device_type = Device;
     using model_type = frugal::model::transformer<Spec, Convention, frugal::policies<device_type, Option...>>;
 
     model_type model;
     device_type device;
     frugal::workspace scratch;
+    typename model_type::store_type store;
     typename model_type::state state;
 
-    running_model(model_type m, frugal::model::state_options options, frugal::device::executor_ref executor = {})
-        : model(std::move(m)), device(executor), state(must(model.make_state(options))) {}
+    /// `device...`: what the device is made from.
+    template <class... Argument>
+    running_model(model_type m, frugal::model::state_options options, frugal::model::weight_store_options images,
+                  Argument&&... argument)
+        : model(std::move(m)),
+          device(std::forward<Argument>(argument)...),
+          store(must(model.make_store(images))),
+          state(must(model.make_state(options))) {}
 
     [[nodiscard]] std::size_t vocabulary() const { return model.sizes().vocabulary; }
 
@@ -58,16 +68,18 @@ struct running_model {
         return run_batch(tokens, {&whole, 1}, observe);
     }
     template <class Observer = frugal::model::no_observer>
-    std::vector<float> run_batch(std::span<const std::int32_t> tokens, std::span<const segment> segments, Observer&& observe = {}) {
+    std::vector<float> run_batch(std::span<const std::int32_t> tokens, std::span<const segment> segments,
+                                 Observer&& observe = {}) {
         std::vector<std::size_t> rows(tokens.size());
         std::iota(rows.begin(), rows.end(), std::size_t{0});
         std::vector<float> logits(rows.size() * vocabulary());
-        must(model.forward(device, scratch, state, {tokens, segments, {}, rows},
+        must(model.forward(device, scratch, store, state, {tokens, segments, {}, rows},
                            frugal::matrix_view<float>(logits.data(), rows.size(), vocabulary()), observe));
         return logits;
     }
     /// Logits of every token, fed in pieces of these sizes (the last one repeats).
-    std::vector<float> run_pieces(std::span<const std::int32_t> tokens, std::vector<std::size_t> pieces, sequence_id s = sequence_id{0}) {
+    std::vector<float> run_pieces(std::span<const std::int32_t> tokens, std::vector<std::size_t> pieces,
+                                  sequence_id s = sequence_id{0}) {
         std::vector<float> out;
         for (std::size_t begin = 0, i = 0; begin < tokens.size(); ++i) {
             const std::size_t n = std::min(pieces[std::min(i, pieces.size() - 1)], tokens.size() - begin);
@@ -89,6 +101,15 @@ struct running_model {
     }
 };
 
+template <class Running, class Spec, class File, class... Argument>
+auto make_running(const File& file, const frugal::model::config& sizes, frugal::model::state_options options,
+                  const frugal::model::weight_store_options& images, Argument&&... argument) {
+    using model_type = typename Running::model_type;
+    auto weights = must(frugal::model::read_weights<Spec, typename model_type::formats>(file, sizes));
+    return std::make_unique<Running>(must(model_type::create(sizes, std::move(weights))), options, images,
+                                     std::forward<Argument>(argument)...);
+}
+
 /// A golden model: weights and configuration of one .safetensors file.
 struct golden_model {
     golden data;
@@ -101,10 +122,13 @@ struct golden_model {
     }
     template <class Spec, class Isa, class... Option>
     auto run(frugal::model::state_options options, frugal::device::executor_ref executor = {}) const {
-        using running = running_model<Spec, frugal::model::convention::hugging_face, Isa, Option...>;
-        using model_type = typename running::model_type;
-        auto weights = must(frugal::model::read_weights<Spec, typename model_type::formats>(file, sizes));
-        return std::make_unique<running>(must(model_type::create(sizes, std::move(weights))), options, executor);
+        return run_on<Spec, counting_cpu<Isa>, Option...>(options, {}, executor);
+    }
+    /// On a device that is made from `argument...`.
+    template <class Spec, class Device, class... Option, class... Argument>
+    auto run_on(frugal::model::state_options options, frugal::model::weight_store_options images, Argument&&... argument) const {
+        return make_running<running_model<Spec, frugal::model::convention::hugging_face, Device, Option...>, Spec>(
+            file, sizes, options, images, std::forward<Argument>(argument)...);
     }
     [[nodiscard]] std::vector<std::int32_t> tokens() const {
         std::vector<std::int32_t> out;
@@ -125,10 +149,13 @@ struct gguf_model {
 
     template <class Spec, class Isa, class... Option>
     auto run(frugal::model::state_options options, frugal::device::executor_ref executor = {}) const {
-        using running = running_model<Spec, frugal::model::convention::gguf, Isa, Option...>;
-        using model_type = typename running::model_type;
-        auto weights = must(frugal::model::read_weights<Spec, typename model_type::formats>(file, sizes));
-        return std::make_unique<running>(must(model_type::create(sizes, std::move(weights))), options, executor);
+        return run_on<Spec, counting_cpu<Isa>, Option...>(options, {}, executor);
+    }
+    /// On a device that is made from `argument...`.
+    template <class Spec, class Device, class... Option, class... Argument>
+    auto run_on(frugal::model::state_options options, frugal::model::weight_store_options images, Argument&&... argument) const {
+        return make_running<running_model<Spec, frugal::model::convention::gguf, Device, Option...>, Spec>(
+            file, sizes, options, images, std::forward<Argument>(argument)...);
     }
 };
 

@@ -112,12 +112,12 @@ void check_q8_0(const std::string& name) {
     const gguf_model file(data(name + "/" + name + "-BF16.gguf"));
     const q8_0_source source(file.file);
     must(device::dispatch<isa::all>("", [&]<class Isa>(type_tag<Isa>) {
-        using running = running_model<Spec, model::convention::gguf, Isa>;
+        using running = running_model<Spec, model::convention::gguf, counting_cpu<Isa>>;
         using model_type = typename running::model_type;
         auto weights = must(model::bind<Spec, model::convention::gguf, typename model_type::formats>(
             source, file.sizes, model::tensor_names<model::convention::gguf>{}));
         threads executor(2);
-        running m(must(model_type::create(file.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 512}, executor);
+        running m(must(model_type::create(file.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 512}, {}, executor);
         check_within(perplexity(m, heldout(name)), llama_cpp(name, "Q8_0"), 0.005);
     }));
 }

@@ -138,9 +138,9 @@ TEST_CASE("C08 C09 a state with the other head order is refused, although every 
     grouped->run(std::span(tokens).first(6));
     const auto bytes = saved(*grouped, first);
     const auto snapshot = must(grouped->state.snapshot(first));
-    using running = running_model<model::qwen35, model::convention::gguf, Isa>;
+    using running = running_model<model::qwen35, model::convention::gguf, counting_cpu<Isa>>;
     auto weights = must(model::read_weights<model::qwen35, quant::all>(golden.file, golden.sizes));
-    running tiled(must(running::model_type::create(golden.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 64});
+    running tiled(must(running::model_type::create(golden.sizes, std::move(weights))), {.sequences = 1, .max_tokens = 64}, {});
     byte_reader in(bytes);
     CHECK(tiled.state.load(first, in).error().code == errc::shape_mismatch);
     CHECK(tiled.state.restore(first, snapshot).error().code == errc::shape_mismatch);

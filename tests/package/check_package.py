@@ -74,6 +74,17 @@ class package:
         self.install(prefix, "kernels")
         self.consume("find_package_kernels", f"-DCMAKE_PREFIX_PATH={prefix}")
 
+    def find_package_xrt(self):
+        """The component xrt, asked for."""
+        prefix = self.root / "install prefix"
+        self.install(prefix, "headers")
+        self.consume("find_package_xrt", f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_XRT=OFF")
+
+    def xrt_subproject(self):
+        copy = self.copy_of_source()
+        shutil.rmtree(copy / "kernels")
+        self.consume("xrt_subproject", f"-DFRUGAL_UNDER_TEST={copy}", "-DCMAKE_DISABLE_FIND_PACKAGE_XRT=OFF")
+
     def copy_of_source(self):
         """The sources as a consumer has them, in a path with a space; the library needs nothing outside these."""
         copy = self.root / "frugal source"

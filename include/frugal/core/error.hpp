@@ -26,6 +26,8 @@ enum class errc : std::uint8_t {
     io,                  ///< the operating system refused
     malformed_file,      ///< a file breaks its own format's rules
     not_finite,          ///< NaN or infinity where a finite value is required
+    device_failed,       ///< a device is not there, refused a request or ended a command with an error; it stays usable
+    device_lost,         ///< a device is gone, and everything that was resident on it
 };
 
 /// Name of an error kind, for messages.
@@ -42,6 +44,8 @@ enum class errc : std::uint8_t {
         case errc::io: return "input/output error";
         case errc::malformed_file: return "malformed file";
         case errc::not_finite: return "not finite";
+        case errc::device_failed: return "device failed";
+        case errc::device_lost: return "device lost";
     }
     return "error";
 }

@@ -58,6 +58,7 @@ struct safetensor {
         entry{"U16", 16},     entry{"U8", 8},           entry{"BOOL", 8},         entry{"F8_E4M3", 8}, entry{"F8_E5M2", 8},
         entry{"F8_E8M0", 8},  entry{"F8_E4M3FNUZ", 8},  entry{"F8_E5M2FNUZ", 8},  entry{"F4", 4},      entry{"F6_E2M3", 6},
         entry{"F6_E3M2", 6},  entry{"C64", 64},
+        entry{"Q4NX", 5},  // of NPU containers: 8192 weights in tiles of 5120 bytes (io/q4nx_file.hpp)
     };
     for (const auto& [name, bits] : table)
         if (name == dtype) return bits;

@@ -8,10 +8,10 @@
 
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/layer/dense_ffn.hpp"
+#include "frugal/layer/experts.hpp"
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/ops/matmul/matmul.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/ops/moe/router.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
@@ -20,66 +20,6 @@
 FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
-
-/// One weight matrix for each expert, all of one format and shape: at a fixed distance, or each at a place of its own.
-struct expert_stack {
-    quant::weight_view first;
-    std::size_t experts = 0, stride_bytes = 0;
-    std::vector<const std::byte*> places;  ///< where each expert's matrix starts; empty: at the fixed distance
-
-    /// Precondition: e < experts.
-    [[nodiscard]] quant::weight_view expert(std::size_t e) const noexcept {
-        quant::weight_view w = first;
-        w.data = places.empty() ? first.data + e * stride_bytes : places[e];
-        return w;
-    }
-    /// Matrices that lie anywhere, as checkpoints with one tensor an expert have them. Errors: shape_mismatch.
-    [[nodiscard]] static result<expert_stack> separate(std::span<const quant::weight_view> matrices) {
-        expert_stack out;
-        if (matrices.empty()) return out;
-        out.first = matrices.front();
-        out.experts = matrices.size();
-        for (const quant::weight_view& m : matrices) {
-            if (m.type != out.first.type || m.rows != out.first.rows || m.cols != out.first.cols)
-                return fail(errc::shape_mismatch, "expert ", out.places.size(), " is [", m.rows, ", ", m.cols, "] of type ",
-                            static_cast<std::uint32_t>(m.type), ", expert 0 is [", out.first.rows, ", ", out.first.cols,
-                            "] of type ", static_cast<std::uint32_t>(out.first.type));
-            out.places.push_back(m.data);
-        }
-        return out;
-    }
-    /// `all` holds the rows of expert 0, then of expert 1, …; takes rows row_begin … row_begin + rows - 1 of each expert.
-    /// A fused stack [experts, 2 * width, hidden] gives gate with (0, width) and up with (width, width).
-    /// Errors: shape_mismatch.
-    [[nodiscard]] static result<expert_stack> part(const quant::weight_view& all, std::size_t experts, std::size_t row_begin,
-                                                   std::size_t rows) {
-        if (experts == 0 || all.rows % experts != 0)
-            return fail(errc::shape_mismatch, all.rows, " rows cannot be those of ", experts, " experts");
-        const std::size_t each = all.rows / experts;
-        if (row_begin > each || rows > each - row_begin)
-            return fail(errc::shape_mismatch, "rows ", row_begin, " … of an expert with ", each, " rows: ", rows,
-                        " are not there");
-        return expert_stack{all.rows_range(row_begin, rows), experts, each * all.row_bytes, {}};
-    }
-    /// All rows of each expert.
-    [[nodiscard]] static result<expert_stack> whole(const quant::weight_view& all, std::size_t experts) {
-        return part(all, experts, 0, experts == 0 ? 0 : all.rows / experts);
-    }
-};
-
-/// router: [experts, hidden]; gate and up of an expert: [width, hidden]; down: [hidden, width].
-/// The shared expert: shared_gate_proj and shared_up [shared width, hidden], shared_down [hidden, shared width]; absent if
-/// shared_down is empty. shared_gate: [1, hidden], its sigmoid scales the shared expert; not scaled if empty.
-struct moe_weights {
-    quant::weight_view router;
-    expert_stack gate, up, down;
-    quant::weight_view shared_gate, shared_gate_proj, shared_up, shared_down;
-};
-
-struct moe_dims {
-    std::size_t experts = 0, top_k = 0;
-    bool renormalise = true;  ///< divide a row's weights by their sum
-};
 
 namespace detail {
 
@@ -145,11 +85,13 @@ struct expert_assignment {
 /// sigmoid(shared_gate . x) * shared(x). x, y: [rows, hidden]; x and y must not overlap. Router: ops::route.
 /// Each chosen expert's weights are read once a batch, those of experts nobody chose are not touched. A row's bits do not
 /// depend on the other rows. Zero rows are fine.
-/// Errors: shape_mismatch, invalid_argument (top_k), not_finite (router), unsupported_format, out_of_memory.
+/// `experts` computes the routed experts (direct_experts, or a step of expert_store), `shared_expert` the products of the
+/// shared one (reuse::direct_products, or a step of a reuse::image_store of dense_ffn_products).
+/// Errors: shape_mismatch, invalid_argument (top_k), not_finite (router), unsupported_format, out_of_memory, and theirs.
 /// Source: transformers `Qwen3_5MoeSparseMoeBlock`, `Qwen4ExpTextSparseMoeBlock`.
-template <quant::format_list Formats, device::cpu_target Device>
-[[nodiscard]] status moe(Device& dev, workspace& scratch, const moe_dims& dims, const moe_weights& weights,
-                         matrix_view<const float> x, matrix_view<float> y) {
+template <quant::format_list Formats, device::cpu_target Device, class Experts, class Shared>
+[[nodiscard]] status moe(Device& dev, workspace& scratch, Experts& experts, Shared& shared_expert, const moe_dims& dims,
+                         const moe_weights& weights, matrix_view<const float> x, matrix_view<float> y) {
     FRUGAL_TRY(detail::check_moe(dims, weights, x.cols()));
     FRUGAL_TRY(ops::detail::same_shape("mixture of experts", x, y));
     const std::size_t rows = x.rows(), hidden = x.cols(), width = weights.gate.first.rows;
@@ -181,18 +123,14 @@ template <quant::format_list Formats, device::cpu_target Device>
         FRUGAL_TRY_ASSIGN(const auto outputs, scratch.matrix(pairs, hidden));
         for (std::size_t i = 0; i < pairs; ++i) std::copy_n(x.row(chosen.row[pair_begin + i]), hidden, inputs.row(i));
 
-        std::vector<ops::matmul_product> into, out_of;
+        std::vector<expert_rows> groups;
         for (std::size_t e = first; e < last; ++e) {
-            const std::size_t at = chosen.expert_begin[e] - pair_begin;
             const std::size_t count = chosen.expert_begin[e + 1] - chosen.expert_begin[e];
-            if (count == 0) continue;
-            into.push_back({weights.gate.expert(e), inputs.rows_range(at, count), gate.rows_range(at, count)});
-            into.push_back({weights.up.expert(e), inputs.rows_range(at, count), up.rows_range(at, count)});
-            out_of.push_back({weights.down.expert(e), gate.rows_range(at, count), outputs.rows_range(at, count)});
+            if (count != 0) groups.push_back({e, chosen.expert_begin[e] - pair_begin, count});
         }
-        FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, into));
+        FRUGAL_TRY(experts.gate_and_up(groups, inputs, gate, up));
         FRUGAL_TRY(ops::swiglu(dev, gate, up, gate));
-        FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, out_of));
+        FRUGAL_TRY(experts.down(groups, gate, outputs));
         ops::detail::for_each_run(dev, rows, hidden, [&](std::size_t r, std::size_t c, std::size_t n) {
             for (std::size_t k = 0; k < dims.top_k; ++k) {
                 const std::size_t pair = chosen.pair_of[r * dims.top_k + k];
@@ -205,12 +143,22 @@ template <quant::format_list Formats, device::cpu_target Device>
 
     if (weights.shared_down.empty()) return {};
     FRUGAL_TRY_ASSIGN(auto shared, scratch.matrix(rows, hidden));
-    FRUGAL_TRY(dense_ffn<Formats>(dev, scratch, {weights.shared_gate_proj, weights.shared_up, weights.shared_down}, x, shared));
+    FRUGAL_TRY(dense_ffn(dev, scratch, shared_expert, weights.shared_expert(), x, shared));
     if (weights.shared_gate.empty()) return ops::add(dev, shared, y);
     FRUGAL_TRY_ASSIGN(auto scale, scratch.matrix(rows, 1));
     FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, weights.shared_gate, x, scale));
     for (std::size_t r = 0; r < rows; ++r) scale(r, 0) = ops::sigmoid(scale(r, 0));
     return ops::add_scaled(dev, std::span<const float>(scale.data(), rows), shared, y);
+}
+
+/// The same from the blocks of the file.
+template <quant::format_list Formats, device::cpu_target Device>
+[[nodiscard]] status moe(Device& dev, workspace& scratch, const moe_dims& dims, const moe_weights& weights,
+                         matrix_view<const float> x, matrix_view<float> y) {
+    const dense_ffn_weights shared = weights.shared_expert();
+    direct_experts<Formats, Device> experts(dev, scratch, weights);
+    reuse::direct_products<Formats, Device, dense_ffn_weights> products(dev, scratch, shared);
+    return moe<Formats>(dev, scratch, experts, products, dims, weights, x, y);
 }
 
 }  // namespace layer

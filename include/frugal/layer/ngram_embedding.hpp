@@ -12,10 +12,10 @@
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/conv1d/conv1d.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/ops/ngram/ngram.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -31,12 +31,17 @@ struct ngram_weights {
     std::span<const float> norm_key, norm_query, norm_conv, conv;
 };
 
+/// The products of an n-gram embedding; see reuse/products.hpp.
+using ngram_product = reuse::product<&ngram_weights::key, &ngram_weights::value>;
+using ngram_products = reuse::product_list<ngram_weights, ngram_product>;
+
 /// Source: transformers `Qwen4ExpTextPLELayer`.
 template <class NormWeight>
 struct ngram_embedding {
     using dims = ngram_dims;
     using weights = ngram_weights;
     using state = ngram_state;
+    using products = ngram_products;
 
     /// What the caller adds to the streams before the layer's first hyper-connection:
     /// e = table rows of the token's n-grams, one after the other; per stream s: k = norm_key(key(e)), q = norm_query(x),
@@ -49,6 +54,15 @@ struct ngram_embedding {
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& kept,
                                         const attention::batch& batch, std::span<const std::int64_t> tokens,
+                                        matrix_view<const float> x, matrix_view<float> y) {
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
+        return forward<Formats>(dev, scratch, direct, d, w, kept, batch, tokens, x, y);
+    }
+
+    /// The same with products of your own: reuse::direct_products, or what reuse::image_store gives for `products`.
+    template <quant::format_list Formats, device::cpu_target Device, class Products>
+    [[nodiscard]] static status forward(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                        state& kept, const attention::batch& batch, std::span<const std::int64_t> tokens,
                                         matrix_view<const float> x, matrix_view<float> y) {
         FRUGAL_TRY(check(d, w, kept, batch, tokens, x, y));
         const std::size_t rows = batch.rows(), heads = d.hash.heads();
@@ -73,8 +87,7 @@ struct ngram_embedding {
         FRUGAL_TRY_ASSIGN(auto value, scratch.matrix(rows, d.hidden));
         FRUGAL_TRY_ASSIGN(auto history, scratch.matrix(d.conv_history(), d.channels()));
         FRUGAL_TRY(ops::table_rows<Formats>(dev, w.table, table_rows, {embedding.data(), rows * heads, d.row}));
-        const std::array<ops::matmul_product, 2> products = {{{w.key, embedding, key}, {w.value, embedding, value}}};
-        FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, products));
+        FRUGAL_TRY(multiplier.template multiply<ngram_product>(embedding, {key, value}));
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(dev, key, w.norm_key, d.hidden, d.eps, key));
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(dev, x, w.norm_query, d.hidden, d.eps, query));
         const matrix_view<float> gated = key, normed = query;

@@ -1,5 +1,7 @@
 #pragma once
 /// The forward pass of the whole model family: embedding, decoder layers, final norm or mixer, language model head.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -24,10 +26,10 @@
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/token_batch.hpp"
+#include "frugal/model/weight_store.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/ops/embedding/embedding.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/policies.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
@@ -41,6 +43,20 @@ namespace model {
 struct no_observer {
     void operator()(std::ptrdiff_t, matrix_view<const float>) const noexcept {}
 };
+
+namespace detail {
+
+template <class Formats, class Device, class Loading>
+struct store_of {
+    using type = direct_store<Formats>;
+};
+template <class Formats, device::image_target Device, class Loading>
+struct store_of<Formats, Device, Loading> {
+    using type = image_weight_store<Device, Formats, Loading, reuse::default_poisoning, attention::gdn_products,
+                                    attention::full_products, layer::dense_ffn_products, layer::ngram_products, head_products>;
+};
+
+}  // namespace detail
 
 /// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
@@ -58,9 +74,12 @@ public:
     using norm_weight = typename Convention::norm_weight;
     using gdn_variant = attention::gdn<typename Convention::head_pairing, typename Spec::gdn_gate>;
     static constexpr bool sparse = Spec::attention == attention_kind::qsa;
-    using attention_variant = std::conditional_t<sparse, attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight>,
-                                                 attention::full<norm_weight>>;
+    using attention_variant =
+        std::conditional_t<sparse, attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight>, attention::full<norm_weight>>;
     using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
+    /// Who multiplies with the weights: on a device with images (device::image_target) their store, else the CPU.
+    using store_type = typename detail::store_of<formats, device_type, typename Policies::loading>::type;
+    static constexpr bool has_images = device::image_target<device_type>;
     using state =
         combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
 
@@ -105,21 +124,34 @@ public:
                      std::move(layouts));
     }
 
+    /// A store without images yet. Errors: invalid_argument.
+    [[nodiscard]] result<store_type> make_store(const weight_store_options& options = {}) const {
+        if constexpr (has_images) {
+            const std::size_t decoder = config_.layers.size();
+            const std::size_t chunks = (config_.vocabulary + store_type::head_rows - 1) / store_type::head_rows;
+            const std::array<std::size_t, 5> layers = {decoder, decoder, decoder, config_.ngrams.size(), chunks};
+            return store_type::create(layers, decoder, is_dense ? 0 : config_.experts, options);
+        } else {
+            return store_type();
+        }
+    }
+
     /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
     /// logits: [batch.logit_rows.size(), vocabulary]. The bits of a row depend only on its sequence's tokens, not on how they
     /// are split into calls, on other sequences of the batch, or on threads.
     /// Errors: invalid_argument (token or segment out of range), context_overflow and out_of_memory with nothing changed;
     /// an error from inside a layer (not_finite) leaves the batch's sequences unusable until cleared or restored.
+    /// An error of the device stops the pass only where the store does not let the host take over.
     template <class Observer = no_observer>
-    [[nodiscard]] status forward(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
-                                 matrix_view<float> logits, Observer&& observe = {}) const {
+    [[nodiscard]] status forward(device_type& dev, workspace& scratch, store_type& store, state& sequences,
+                                 const token_batch& input, matrix_view<float> logits, Observer&& observe = {}) const {
         std::vector<attention::rope_position> text;
         FRUGAL_TRY_ASSIGN(const attention::batch rows, check(sequences, input, logits, text));
         if (rows.rows() == 0) return {};
         for (const attention::segment& s : input.segments)
             if (s.sequence != attention::sequence_id::padding) FRUGAL_TRY(sequences.reserve(s.sequence, s.count));
         workspace::scope scope(scratch);
-        status done = run(dev, scratch, sequences, input, rows, logits, observe);
+        status done = run(dev, scratch, store, sequences, input, rows, logits, observe);
         for (const attention::segment& s : input.segments) {
             if (s.sequence == attention::sequence_id::padding) continue;
             if (done)
@@ -130,12 +162,21 @@ public:
         if (done) dev.counters().add(counter::tokens, rows.rows());
         return done;
     }
+    /// The same on a device without images.
+    template <class Observer = no_observer>
+    [[nodiscard]] status forward(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
+                                 matrix_view<float> logits, Observer&& observe = {}) const {
+        static_assert(!has_images,
+                      "frugal: this device keeps weight images; make a store with make_store() and pass it to forward");
+        store_type store;
+        return forward(dev, scratch, store, sequences, input, logits, std::forward<Observer>(observe));
+    }
 
 private:
     transformer(config sizes, weights bound) : config_(std::move(sizes)), weights_(std::move(bound)) {
         rope_ = std::make_unique<ops::rope_table>(
             ops::rope_table::make(config_.rope_theta, config_.rotary_dim, config_.rope_sections));
-        gdn_dims_ = {config_.hidden, config_.key_heads, config_.value_heads, config_.key_dim,
+        gdn_dims_ = {config_.hidden,    config_.key_heads,   config_.value_heads, config_.key_dim,
                      config_.value_dim, config_.conv_kernel, config_.rms_epsilon};
         attention_dims_.hidden = config_.hidden;
         attention_dims_.heads = config_.heads;
@@ -195,8 +236,8 @@ private:
             if (token < 0 || static_cast<std::size_t>(token) >= config_.vocabulary)
                 return fail(errc::invalid_argument, "token ", token, " is not in the vocabulary of ", config_.vocabulary);
         if (input.positions.empty()) text.resize(input.tokens.size());
-        const attention::batch rows{input.segments, input.positions.empty() ? std::span<const attention::rope_position>(text)
-                                                                             : input.positions};
+        const attention::batch rows{input.segments,
+                                    input.positions.empty() ? std::span<const attention::rope_position>(text) : input.positions};
         FRUGAL_TRY(attention::validate(rows, sequences.sequences()));
         for (const attention::segment& s : input.segments) {
             if (s.sequence == attention::sequence_id::padding) continue;
@@ -214,7 +255,7 @@ private:
     }
 
     template <class Observer>
-    [[nodiscard]] status run(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
+    [[nodiscard]] status run(device_type& dev, workspace& scratch, store_type& store, state& sequences, const token_batch& input,
                              const attention::batch& rows, matrix_view<float> logits, Observer& observe) const {
         const std::size_t n = rows.rows(), hidden = config_.hidden, width = config_.streams * hidden;
         FRUGAL_TRY_ASSIGN(const auto stream, scratch.matrix(n, width));
@@ -243,38 +284,49 @@ private:
                     if (config_.ngrams[m].layer != i) continue;
                     workspace::scope inner(scratch);
                     FRUGAL_TRY_ASSIGN(const auto added, scratch.matrix(n, width));
+                    FRUGAL_TRY_ASSIGN(auto products,
+                                      store.template begin<layer::ngram_products>(dev, scratch, m, weights_.ngrams[m]));
                     FRUGAL_TRY(layer::ngram_embedding<norm_weight>::template forward<formats>(
-                        dev, scratch, ngram_dims_[m], weights_.ngrams[m], ngrams[m], rows, ids, stream, added));
+                        dev, scratch, products, ngram_dims_[m], weights_.ngrams[m], ngrams[m], rows, ids, stream, added));
                     FRUGAL_TRY(ops::add(dev, added, stream));
                 }
             const auto attend = [&]() -> status {
-                if (config_.layers[i] == layer_kind::gdn)
-                    return gdn_variant::template forward<formats>(dev, scratch, gdn_dims_, w.gdn, recurrent[next_recurrent++],
-                                                                  rows, mixed, branch);
+                if (config_.layers[i] == layer_kind::gdn) {
+                    FRUGAL_TRY_ASSIGN(auto products,
+                                      store.template begin<typename gdn_variant::products>(dev, scratch, i, w.gdn));
+                    return gdn_variant::template forward<formats>(dev, scratch, products, gdn_dims_, w.gdn,
+                                                                  recurrent[next_recurrent++], rows, mixed, branch);
+                }
                 const std::size_t c = next_cache++;
+                FRUGAL_TRY_ASSIGN(auto products,
+                                  store.template begin<typename attention_variant::products>(dev, scratch, i, w.attention));
                 if constexpr (sparse) {
                     auto dims = attention_dims_;
                     if (config_.qsa_ratios[i] == 0) dims.budget = dense_budget;
-                    return attention_variant::template forward<formats>(dev, scratch, dims, w.attention, caches[c], rows,
-                                                                        layouts.front().of_layer(c), mixed, branch);
+                    return attention_variant::template forward<formats>(dev, scratch, products, dims, w.attention, caches[c],
+                                                                        rows, layouts.front().of_layer(c), mixed, branch);
                 } else {
-                    return attention_variant::template forward<formats>(dev, scratch, attention_dims_, w.attention, caches[c],
-                                                                        rows, mixed, branch);
+                    return attention_variant::template forward<formats>(dev, scratch, products, attention_dims_, w.attention,
+                                                                        caches[c], rows, mixed, branch);
                 }
             };
             const auto feed_forward = [&]() -> status {
-                if constexpr (Spec::feed_forward == feed_forward_kind::dense)
-                    return layer::dense_ffn<formats>(dev, scratch, w.dense, mixed, branch);
-                else
-                    return layer::moe<formats>(dev, scratch,
+                const layer::dense_ffn_weights dense = is_dense ? w.dense : w.moe.shared_expert();
+                FRUGAL_TRY_ASSIGN(auto products, store.template begin<layer::dense_ffn_products>(dev, scratch, i, dense));
+                if constexpr (is_dense) {
+                    return layer::dense_ffn(dev, scratch, products, dense, mixed, branch);
+                } else {
+                    auto experts = store.begin_experts(dev, scratch, i, w.moe);
+                    return layer::moe<formats>(dev, scratch, experts, products,
                                                {config_.experts, config_.experts_used, config_.renormalise_experts}, w.moe, mixed,
                                                branch);
+                }
             };
             FRUGAL_TRY(block(dev, scratch, w.attention_norm, w.attention_hyper_connection, stream, mixed, branch, attend));
             FRUGAL_TRY(block(dev, scratch, w.ffn_norm, w.ffn_hyper_connection, stream, mixed, branch, feed_forward));
             observe(static_cast<std::ptrdiff_t>(i), matrix_view<const float>(stream));
         }
-        return head(dev, scratch, input.logit_rows, stream, logits);
+        return head(dev, scratch, store, input.logit_rows, stream, logits);
     }
 
     /// One block between the residual stream's way out and back in.
@@ -296,7 +348,7 @@ private:
         }
     }
 
-    [[nodiscard]] status head(device_type& dev, workspace& scratch, std::span<const std::size_t> wanted,
+    [[nodiscard]] status head(device_type& dev, workspace& scratch, store_type& store, std::span<const std::size_t> wanted,
                               matrix_view<float> stream, matrix_view<float> logits) const {
         if (wanted.empty()) return {};
         FRUGAL_TRY_ASSIGN(const auto picked, scratch.matrix(wanted.size(), stream.cols()));
@@ -308,9 +360,17 @@ private:
         else
             FRUGAL_TRY(layer::hyper_connection<norm_weight>::template final_mix<formats>(
                 dev, scratch, hyper_dims_, weights_.output_hyper_connection, picked, final));
-        return ops::matmul<formats>(dev, scratch, weights_.head, final, logits);
+        for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
+            const std::size_t count = std::min(store_type::head_rows, weights_.head.rows - first);
+            const head_weights part{weights_.head.rows_range(first, count)};
+            FRUGAL_TRY_ASSIGN(auto products, store.template begin<head_products>(dev, scratch, chunk, part));
+            FRUGAL_TRY(products.template multiply<head_product>(final, {logits.cols_range(first, count)}));
+            first += count;
+        }
+        return {};
     }
 
+    static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
     static constexpr std::size_t dense_budget = std::numeric_limits<std::size_t>::max() / 2;
 
     config config_;

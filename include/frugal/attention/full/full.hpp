@@ -24,6 +24,7 @@ struct full {
     static constexpr std::string_view name = "full";
     using dims = full_dims;
     using weights = full_weights;
+    using products = full_products;
     using state = basic_kv_cache<Scalar>;
 
     /// A cache for layers of these sizes. Errors: invalid_argument.
@@ -37,10 +38,19 @@ struct full {
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& cache,
                                         const batch& tokens, matrix_view<const float> x, matrix_view<float> y) {
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
+        return forward<Formats>(dev, scratch, direct, d, w, cache, tokens, x, y);
+    }
+
+    /// The same with products of your own: reuse::direct_products, or what reuse::image_store gives for `products`.
+    /// Errors: theirs too.
+    template <quant::format_list Formats, device::cpu_target Device, class Products>
+    [[nodiscard]] static status forward(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                        state& cache, const batch& tokens, matrix_view<const float> x, matrix_view<float> y) {
         FRUGAL_TRY(detail::check_layer(d, cache, tokens, x, y));
         if (tokens.rows() == 0) return {};
         workspace::scope scope(scratch);
-        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<Formats, NormWeight>(dev, scratch, d, w, tokens, x)));
+        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<NormWeight>(dev, scratch, multiplier, d, w, tokens, x)));
         FRUGAL_TRY(detail::write_cache(dev, cache, tokens, heads));
 
         FRUGAL_TRY_ASSIGN(auto views, scratch.array<ops::key_value_view<Scalar>>(tokens.segments.size()));
@@ -57,7 +67,7 @@ struct full {
         FRUGAL_TRY_ASSIGN(auto attended, scratch.matrix(tokens.rows(), d.heads * d.head_dim));
         FRUGAL_TRY(ops::attention(dev, scratch, heads.queries(d), d.shape(), d.scale(),
                                   std::span<const ops::attention_row<Scalar>>(rows), attended));
-        FRUGAL_TRY(detail::gate_and_project<Formats>(dev, scratch, d, w, tokens, heads, attended, y));
+        FRUGAL_TRY(detail::gate_and_project(dev, multiplier, d, tokens, heads, attended, y));
         detail::commit(cache, tokens);
         return {};
     }

@@ -9,10 +9,10 @@
 #include "frugal/attention/kv_cache.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/attention/attention.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -38,6 +38,11 @@ struct full_weights {
     quant::weight_view o;     ///< [hidden, heads * head_dim]
     std::span<const float> q_norm, k_norm;  ///< [head_dim]
 };
+
+/// The products of an attention layer; see reuse/products.hpp.
+using qkv_product = reuse::product<&full_weights::q, &full_weights::k, &full_weights::v>;
+using out_product = reuse::product<&full_weights::o>;
+using full_products = reuse::product_list<full_weights, qkv_product, out_product>;
 
 namespace detail {
 
@@ -77,17 +82,15 @@ template <class State>
 }
 
 /// Projects, norms and rotates queries and keys, and projects the values, in scratch of the caller's scope.
-template <class Formats, class NormWeight, class Device>
-[[nodiscard]] result<projected_heads> project(Device& dev, workspace& scratch, const full_dims& d, const full_weights& w,
-                                              const batch& tokens, matrix_view<const float> x) {
+template <class NormWeight, class Device, class Products>
+[[nodiscard]] result<projected_heads> project(Device& dev, workspace& scratch, Products& products, const full_dims& d,
+                                              const full_weights& w, const batch& tokens, matrix_view<const float> x) {
     projected_heads out;
     FRUGAL_TRY_ASSIGN(out.queries_and_gates, scratch.matrix(x.rows(), d.heads * 2 * d.head_dim));
     FRUGAL_TRY_ASSIGN(out.keys, scratch.matrix(x.rows(), d.kv_heads * d.head_dim));
     FRUGAL_TRY_ASSIGN(out.values, scratch.matrix(x.rows(), d.kv_heads * d.head_dim));
     FRUGAL_TRY_ASSIGN(auto angles, scratch.matrix(x.rows(), d.rope->rotary_dim));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.q, x, out.queries_and_gates));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.k, x, out.keys));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.v, x, out.values));
+    FRUGAL_TRY(products.template multiply<qkv_product>(x, {out.queries_and_gates, out.keys, out.values}));
     const auto queries = heads_as_rows(out.queries_and_gates, d.heads, d.head_dim);
     const auto keys = heads_as_rows(out.keys, d.kv_heads, d.head_dim);
     FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(queries), w.q_norm, d.eps, queries));
@@ -116,12 +119,11 @@ template <class Device, class State>
 }
 
 /// Gates the attended heads and projects them into y; rows of padding become 0.
-template <class Formats, class Device>
-[[nodiscard]] status gate_and_project(Device& dev, workspace& scratch, const full_dims& d, const full_weights& w,
-                                      const batch& tokens, const projected_heads& heads, matrix_view<float> attended,
-                                      matrix_view<float> y) {
+template <class Device, class Products>
+[[nodiscard]] status gate_and_project(Device& dev, Products& products, const full_dims& d, const batch& tokens,
+                                      const projected_heads& heads, matrix_view<float> attended, matrix_view<float> y) {
     FRUGAL_TRY(ops::gate_heads(dev, heads.gates(d), d.heads, attended));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.o, matrix_view<const float>(attended), y));
+    FRUGAL_TRY(products.template multiply<out_product>(attended, {y}));
     // Stored, not multiplied by 0: what a padding row brought may be NaN.
     for (const segment& part : tokens.segments)
         if (part.sequence == sequence_id::padding)

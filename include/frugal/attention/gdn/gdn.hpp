@@ -16,6 +16,7 @@
 #include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -34,6 +35,12 @@ struct gdn_weights {
     std::span<const float> dt_bias;    ///< [value heads]
     std::span<const float> norm;       ///< [value dim], used as it is, shared by the heads
 };
+
+/// The products of a Gated DeltaNet layer; see reuse/products.hpp. alpha and beta are small and always the host's.
+using gdn_qkv_product = reuse::product<&gdn_weights::qkv>;
+using gdn_z_product = reuse::product<&gdn_weights::z>;
+using gdn_out_product = reuse::product<&gdn_weights::out>;
+using gdn_products = reuse::product_list<gdn_weights, gdn_qkv_product, gdn_z_product, gdn_out_product>;
 
 /// Gated DeltaNet: project; causal convolution with SiLU over queries, keys and values; l2 norm of queries and keys; gates in
 /// f32; gated delta rule; gated norm; project.
@@ -54,6 +61,7 @@ struct gdn {
     static constexpr std::string_view name = "gdn";
     using dims = gdn_dims;
     using weights = gdn_weights;
+    using products = gdn_products;
     using state = basic_gdn_state<Layout>;
 
     /// Appends the batch's tokens to their sequences. x, y: [rows, hidden]; they may be the same memory. Padding rows of y are 0.
@@ -64,11 +72,20 @@ struct gdn {
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& sequences,
                                         const batch& b, matrix_view<const float> x, matrix_view<float> y) {
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
+        return forward<Formats>(dev, scratch, direct, d, w, sequences, b, x, y);
+    }
+
+    /// The same with products of your own: reuse::direct_products, or what reuse::image_store gives for `products`.
+    /// Errors: theirs too; where the product of `out` fails, the batch's sequences have advanced and must be cleared or restored.
+    template <quant::format_list Formats, device::cpu_target Device, class Products>
+    [[nodiscard]] static status forward(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                        state& sequences, const batch& b, matrix_view<const float> x, matrix_view<float> y) {
         FRUGAL_TRY(validate(b, sequences.sequences()));
         FRUGAL_TRY(check<Formats>(d, w, sequences, b, x, y));
         const bool any = std::any_of(b.segments.begin(), b.segments.end(),
                                      [](const segment& s) { return s.sequence != sequence_id::padding && s.count != 0; });
-        if (any) FRUGAL_TRY(run<Formats>(dev, scratch, d, w, sequences, b, x, y));
+        if (any) FRUGAL_TRY(run<Formats>(dev, scratch, multiplier, d, w, sequences, b, x, y));
         for (const segment& s : b.segments)
             if (s.sequence == sequence_id::padding) fill_rows(y.rows_range(s.first, s.count));
         return {};
@@ -110,9 +127,9 @@ private:
         return vector("norm", w.norm, d.value_dim);
     }
 
-    template <class Formats, class Device>
-    [[nodiscard]] static status run(Device& dev, workspace& scratch, const dims& d, const weights& w, state& sequences,
-                                    const batch& b, matrix_view<const float> x, matrix_view<float> y) {
+    template <class Formats, class Device, class Products>
+    [[nodiscard]] static status run(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                    state& sequences, const batch& b, matrix_view<const float> x, matrix_view<float> y) {
         const std::size_t rows = b.rows(), keys = d.key_heads * d.key_dim;
         workspace::scope scope(scratch);
         FRUGAL_TRY_ASSIGN(const auto qkv, scratch.matrix(rows, d.channels()));
@@ -121,8 +138,8 @@ private:
         FRUGAL_TRY_ASSIGN(const auto read, scratch.matrix(rows, d.values()));
         FRUGAL_TRY_ASSIGN(const auto g, scratch.matrix(rows, d.value_heads));
         FRUGAL_TRY_ASSIGN(const auto beta, scratch.matrix(rows, d.value_heads));
-        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.qkv, x, qkv));
-        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.z, x, z));
+        FRUGAL_TRY(multiplier.template multiply<gdn_qkv_product>(x, {qkv}));
+        FRUGAL_TRY(multiplier.template multiply<gdn_z_product>(x, {z}));
         FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.alpha, x, g));
         FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.beta, x, beta));
         FRUGAL_TRY(ops::delta_gates(dev, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
@@ -158,7 +175,7 @@ private:
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
         FRUGAL_TRY(ops::gated_rms_norm<Gate>(dev, heads, gates, w.norm, d.eps, heads));
-        return ops::matmul<Formats>(dev, scratch, w.out, read, y);
+        return multiplier.template multiply<gdn_out_product>(read, {y});
     }
 
     template <class Device>
@@ -173,7 +190,7 @@ private:
     template <class Device>
     [[nodiscard]] static status make_room(Device& dev, workspace& scratch, const dims& d) {
         workspace::scope scope(scratch);
-        const std::size_t product = (dev.concurrency() + 1) * ops::cpu::matmul_scratch(d.values());
+        const std::size_t product = ops::grouped_matmul_scratch(dev, d.values());
         FRUGAL_TRY_ASSIGN([[maybe_unused]] const float* room,
                           scratch.floats(std::max(product, ops::gated_delta_rule_scratch<Scan>(dev, d.rule()))));
         return {};

@@ -35,6 +35,7 @@ struct qsa {
     static constexpr std::size_t ratio = Ratio;
     using dims = qsa_dims;
     using weights = qsa_weights;
+    using products = full_products;  ///< the indexer's small products are always the host's
     using state = qsa_cache<Scalar, IndexScalar>;
 
     /// A cache for layers of these sizes. Errors: invalid_argument.
@@ -50,6 +51,16 @@ struct qsa {
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& cache,
                                         const batch& tokens, const reuse::qsa_layout& layout, matrix_view<const float> x,
                                         matrix_view<float> y) {
+        reuse::direct_products<Formats, Device, full_weights> direct(dev, scratch, w);
+        return forward<Formats>(dev, scratch, direct, d, w, cache, tokens, layout, x, y);
+    }
+
+    /// The same with products of your own: reuse::direct_products, or what reuse::image_store gives for `products`.
+    /// Errors: theirs too.
+    template <quant::format_list Formats, device::cpu_target Device, class Products>
+    [[nodiscard]] static status forward(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                        state& cache, const batch& tokens, const reuse::qsa_layout& layout,
+                                        matrix_view<const float> x, matrix_view<float> y) {
         FRUGAL_TRY(detail::check_layer(d, cache, tokens, x, y));
         FRUGAL_TRY(detail::check_layout(layout, Ratio, cache, tokens));
         if (d.index_heads == 0 || d.index_dim != cache.index_dim())
@@ -57,7 +68,7 @@ struct qsa {
                         " features with a cache of ", cache.index_dim());
         if (tokens.rows() == 0) return {};
         workspace::scope scope(scratch);
-        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<Formats, NormWeight>(dev, scratch, d, w, tokens, x)));
+        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<NormWeight>(dev, scratch, multiplier, d, w, tokens, x)));
         FRUGAL_TRY(detail::write_cache(dev, cache, tokens, heads));
         FRUGAL_TRY((detail::write_index_keys<Formats, NormWeight>(dev, scratch, d, w, cache, layout, tokens, x)));
 
@@ -111,7 +122,7 @@ struct qsa {
                 FRUGAL_TRY(attend(first, count));
             }
         }
-        FRUGAL_TRY(detail::gate_and_project<Formats>(dev, scratch, d, w, tokens, heads, attended, y));
+        FRUGAL_TRY(detail::gate_and_project(dev, multiplier, d, tokens, heads, attended, y));
         detail::commit(cache, tokens);
         return {};
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// Rows of a quantised table, by index.
+/// Rows of a quantised table, by index or all of them.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,6 +31,22 @@ template <quant::format_list Formats, device::cpu_target Device>
     return quant::visit<Formats>(table.type, [&]<class Format>(type_tag<Format>) {
         dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) {
             ops::cpu::embedding_rows<typename Device::isa, Format>(table, rows.data(), y, begin, end);
+        });
+    });
+}
+
+/// y = all rows of the matrix, decoded to f32. y: [w.rows, w.cols]. Errors: shape_mismatch, unsupported_format, invalid_argument.
+template <quant::format_list Formats, device::cpu_target Device>
+[[nodiscard]] status dequantize(Device& dev, const quant::weight_view& w, matrix_view<float> y) {
+    if (y.rows() != w.rows || y.cols() != w.cols)
+        return fail(errc::shape_mismatch, "weights [", w.rows, ", ", w.cols, "] dequantised into y [", y.rows(), ", ", y.cols(),
+                    "]");
+    FRUGAL_TRY(quant::check_weight_view<Formats>(w));
+    if (w.rows == 0 || w.cols == 0) return {};
+    dev.counters().add(counter::weight_bytes_read, w.bytes());
+    return quant::visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) {
+        dev.run_ranges(w.rows, 8, [&](std::size_t begin, std::size_t end) {
+            ops::cpu::embedding_rows<typename Device::isa, Format>(w, nullptr, y, begin, end);
         });
     });
 }

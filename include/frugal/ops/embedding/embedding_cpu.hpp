@@ -11,7 +11,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cpu {
 
-/// y[i] = decoded row rows[i] of the table, begin <= i < end. Every rows[i] must be a row of the table.
+/// y[i] = decoded row rows[i] of the table, begin <= i < end; row i if `rows` is null. Every rows[i] must be a row of the table.
 template <class Isa, class Format>
 void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y, std::size_t begin,
                     std::size_t end);

@@ -76,13 +76,31 @@ void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix
     }
 }
 
+template <class Isa, class Format>
+void matmul_interleaved(const quant::interleaved_view& w, matrix_view<const float> x, matrix_view<float> y,
+                        std::size_t group_begin, std::size_t group_end, float* scratch) {
+    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
+    constexpr std::size_t group = quant::interleaved_view::group;
+    static_assert(group == 4);
+    for (std::size_t g = group_begin; g < group_end; ++g) {
+        const std::byte* block = w.group_data(g);
+        const std::size_t rows = w.rows - g * group < group ? w.rows - g * group : group;
+        for (std::size_t c = 0; c < w.cols; c += Format::block_size, block += group * Format::block_bytes)
+            for (std::size_t r = 0; r < rows; ++r) Format::decode(block + r * Format::block_bytes, scratch + r * w.cols + c);
+        if (rows == group)
+            detail::rows_by_all_tokens<Isa, group>(scratch, w.cols, x, y, g * group);
+        else
+            for (std::size_t r = 0; r < rows; ++r)
+                detail::rows_by_all_tokens<Isa, 1>(scratch + r * w.cols, w.cols, x, y, g * group + r);
+    }
+}
+
 template <class Isa, class Activation, class Block>
 void quantize_rows(matrix_view<const float> x, Block* out, std::size_t row_begin, std::size_t row_end) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const std::size_t blocks = x.cols() / Activation::block_size;
     for (std::size_t r = row_begin; r < row_end; ++r)
-        for (std::size_t b = 0; b < blocks; ++b)
-            Activation::quantize(x.row(r) + b * Activation::block_size, out[r * blocks + b]);
+        for (std::size_t b = 0; b < blocks; ++b) Activation::quantize(x.row(r) + b * Activation::block_size, out[r * blocks + b]);
 }
 
 template <class Isa, class Format, class Block>

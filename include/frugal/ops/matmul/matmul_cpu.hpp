@@ -1,8 +1,9 @@
 #pragma once
-/// CPU kernels of ops::matmul and ops::matmul_q8: a range of weight rows against all rows of activations.
+/// CPU kernels of ops::matmul, ops::matmul_q8 and ops::image_matmul: a range of weight rows against all rows of activations.
 #include <cstddef>
 
 #include "frugal/device/cpu/isa.hpp"
+#include "frugal/quant/interleaved.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -19,6 +20,11 @@ namespace ops::cpu {
 template <class Isa, class Format>
 void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix_view<float> y, std::size_t row_begin,
                  std::size_t row_end, float* scratch);
+
+/// The same for groups group_begin <= g < group_end of interleaved rows, with the same bits.
+template <class Isa, class Format>
+void matmul_interleaved(const quant::interleaved_view& w, matrix_view<const float> x, matrix_view<float> y,
+                        std::size_t group_begin, std::size_t group_end, float* scratch);
 
 /// Quantises rows row_begin … row_end - 1 of x, whose columns are a multiple of Activation::block_size, into blocks:
 /// out[r * (x.cols() / block_size) + b]. `Activation` is one of quant::q8_activation, `Block` its block.

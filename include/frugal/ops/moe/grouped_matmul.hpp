@@ -20,6 +20,12 @@ struct matmul_product {
     matrix_view<float> y;
 };
 
+/// Floats of scratch that grouped_matmul takes for weights of `cols` columns, at most.
+template <device::cpu_target Device>
+[[nodiscard]] std::size_t grouped_matmul_scratch(const Device& dev, std::size_t cols) {
+    return ((dev.concurrency() == 0 ? 1 : dev.concurrency()) * 4 + 1) * ops::cpu::matmul_scratch(cols);
+}
+
 /// Computes every product, each with the bits that ops::matmul gives for it alone. All are cut into tasks of one parallel
 /// region: a mixture of experts has many small ones. Types may differ; no y may overlap another y or any x.
 /// A product without tokens reads nothing. Errors: shape_mismatch, unsupported_format, out_of_memory; nothing is computed then.

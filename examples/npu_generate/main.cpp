@@ -1,0 +1,70 @@
+// Generates text with the products of every layer on an NPU, here an emulated one behind the real XRT.
+//
+//     npu_generate --prompt "In the beginning" --stats              weights stay on the device; the host prepares none twice
+//     npu_generate --prompt "In the beginning" --stats --reload     the host prepares every weight in every step
+//
+// Both print the same text. Look at dequantize_calls, dequantized_bytes and load_nanoseconds.
+#include <cstdio>
+#include <string>
+
+#include "cli.hpp"
+#include "generator.hpp"
+#include "npu_engine.hpp"
+
+namespace {
+
+using namespace frugal;
+
+struct arguments {
+    runner::model_arguments model;
+    runner::generation_arguments generation;
+    std::string prompt = "In the beginning";
+    std::size_t memory_mib = 0;
+    bool reload = false, strict = false, stats = false;
+};
+
+status run(arguments& args) {
+    FRUGAL_TRY_ASSIGN(auto sampler, args.generation.sampler());
+    FRUGAL_TRY_ASSIGN(const auto file, args.model.open());
+    device::eigen_executor executor(args.model.threads);
+    runner::engine_options options = args.model.engine();
+    if (args.strict) options.images.on_failure = reuse::on_device_failure::return_error;
+    // What is on the device is not read from the file again.
+    options.images.source_unneeded = [](std::span<const std::byte> part) { io::mapped_file::advise(part, io::access::done); };
+    FRUGAL_TRY_ASSIGN(const auto engine,
+                      runner::make_emulated_npu_engine(file, executor, options, args.reload, args.memory_mib << 20));
+    args.generation.options.context = args.model.context;
+    runner::generator text(args.generation.options, file, *engine, std::move(sampler));
+    FRUGAL_TRY_ASSIGN(const auto ids, file.tokenizer->encode(args.prompt));
+    std::fwrite(args.prompt.data(), 1, args.prompt.size(), stdout);
+    std::string reply;
+    status done = text.go_on(ids, reply);
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+    if (const auto why = engine->last_failure())
+        std::fprintf(stderr, "the host computed %llu products in place of the device: %s\n",
+                     static_cast<unsigned long long>(engine->counted(counter::host_fallbacks)), why->message.c_str());
+    if (args.stats) {
+        text.print_stats();
+        std::fprintf(stderr, "resident images           %.1f MB\n", static_cast<double>(engine->image_bytes()) * 1e-6);
+    }
+    return done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    arguments args;
+    CLI::App app{"Generates text with a hybrid language model on an emulated NPU."};
+    args.model.add_to(app);
+    app.add_option("-p,--prompt", args.prompt, "text to continue")->capture_default_str();
+    args.generation.add_to(app);
+    app.add_flag("--reload", args.reload, "prepare every weight in every step, whether or not anybody reads it");
+    app.add_option("--device-memory", args.memory_mib, "MiB of the device; the host computes what does not fit (0: plenty)")
+        ->check(CLI::Range(0, 1 << 20));
+    app.add_flag("--strict", args.strict, "end with the device's error in place of letting the host compute");
+    app.add_flag("--stats", args.stats, "print times, rates and counters to standard error");
+    CLI11_PARSE(app, argc, argv);
+    if (const status done = run(args); !done) return runner::report("npu_generate", done.error());
+    return 0;
+}

@@ -1,0 +1,42 @@
+#pragma once
+/// The CPU with weight images: weights repacked once into the layout that the kernels want.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "frugal/core/counters.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/image.hpp"
+#include "frugal/quant/formats.hpp"
+#include "frugal/quant/interleaved.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace device {
+
+/// A cpu<Isa, Counters> whose images are interleaved copies of the file's blocks, multiplied by ops::image_matmul: the same bits
+/// as from the blocks themselves. Once an image is there, the file's blocks are not read again.
+/// Formats: those that it packs; a list of your own formats may stand here.
+template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off, quant::format_list Formats = quant::all>
+class packed_cpu : public cpu<Isa, Counters> {
+public:
+    using image = quant::interleaved_weights;
+    using source = quant::weight_view;
+    using image_formats = Formats;
+    static constexpr std::string_view name = "packed_cpu";
+
+    using cpu<Isa, Counters>::cpu;
+
+    /// Errors: unsupported_format, shape_mismatch, invalid_argument, out_of_memory.
+    [[nodiscard]] result<image> pack(std::span<const source> parts) { return image::pack<Formats>(parts); }
+    /// Images in host memory are never lost.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return 0; }
+};
+
+static_assert(image_target<packed_cpu<>>);
+
+}  // namespace device
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,262 @@
+#pragma once
+/// The experts of a mixture: their weights, and who multiplies with them.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/image.hpp"
+#include "frugal/layer/dense_ffn.hpp"
+#include "frugal/ops/matmul/image_matmul.hpp"
+#include "frugal/ops/moe/grouped_matmul.hpp"
+#include "frugal/quant/weight.hpp"
+#include "frugal/reuse/host_weights.hpp"
+#include "frugal/reuse/image_cache.hpp"
+#include "frugal/reuse/image_products.hpp"
+#include "frugal/tensor/view.hpp"
+#include "frugal/tensor/workspace.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace layer {
+
+/// One weight matrix for each expert, all of one format and shape: at a fixed distance, or each at a place of its own.
+struct expert_stack {
+    quant::weight_view first;
+    std::size_t experts = 0, stride_bytes = 0;
+    std::vector<const std::byte*> places;  ///< where each expert's matrix starts; empty: at the fixed distance
+
+    /// Precondition: e < experts.
+    [[nodiscard]] quant::weight_view expert(std::size_t e) const noexcept {
+        quant::weight_view w = first;
+        w.data = places.empty() ? first.data + e * stride_bytes : places[e];
+        return w;
+    }
+    /// Matrices that lie anywhere, as checkpoints with one tensor an expert have them. Errors: shape_mismatch.
+    [[nodiscard]] static result<expert_stack> separate(std::span<const quant::weight_view> matrices) {
+        expert_stack out;
+        if (matrices.empty()) return out;
+        out.first = matrices.front();
+        out.experts = matrices.size();
+        for (const quant::weight_view& m : matrices) {
+            if (m.type != out.first.type || m.rows != out.first.rows || m.cols != out.first.cols)
+                return fail(errc::shape_mismatch, "expert ", out.places.size(), " is [", m.rows, ", ", m.cols, "] of type ",
+                            static_cast<std::uint32_t>(m.type), ", expert 0 is [", out.first.rows, ", ", out.first.cols,
+                            "] of type ", static_cast<std::uint32_t>(out.first.type));
+            out.places.push_back(m.data);
+        }
+        return out;
+    }
+    /// `all` holds the rows of expert 0, then of expert 1, …; takes rows row_begin … row_begin + rows - 1 of each expert.
+    /// A fused stack [experts, 2 * width, hidden] gives gate with (0, width) and up with (width, width).
+    /// Errors: shape_mismatch.
+    [[nodiscard]] static result<expert_stack> part(const quant::weight_view& all, std::size_t experts, std::size_t row_begin,
+                                                   std::size_t rows) {
+        if (experts == 0 || all.rows % experts != 0)
+            return fail(errc::shape_mismatch, all.rows, " rows cannot be those of ", experts, " experts");
+        const std::size_t each = all.rows / experts;
+        if (row_begin > each || rows > each - row_begin)
+            return fail(errc::shape_mismatch, "rows ", row_begin, " … of an expert with ", each, " rows: ", rows,
+                        " are not there");
+        return expert_stack{all.rows_range(row_begin, rows), experts, each * all.row_bytes, {}};
+    }
+    /// All rows of each expert.
+    [[nodiscard]] static result<expert_stack> whole(const quant::weight_view& all, std::size_t experts) {
+        return part(all, experts, 0, experts == 0 ? 0 : all.rows / experts);
+    }
+};
+
+/// router: [experts, hidden]; gate and up of an expert: [width, hidden]; down: [hidden, width].
+/// The shared expert: shared_gate_proj and shared_up [shared width, hidden], shared_down [hidden, shared width]; absent if
+/// shared_down is empty. shared_gate: [1, hidden], its sigmoid scales the shared expert; not scaled if empty.
+struct moe_weights {
+    quant::weight_view router;
+    expert_stack gate, up, down;
+    quant::weight_view shared_gate, shared_gate_proj, shared_up, shared_down;
+
+    [[nodiscard]] dense_ffn_weights shared_expert() const noexcept { return {shared_gate_proj, shared_up, shared_down}; }
+};
+
+struct moe_dims {
+    std::size_t experts = 0, top_k = 0;
+    bool renormalise = true;  ///< divide a row's weights by their sum
+};
+
+/// Rows first … first + count - 1 of a slice's inputs go through one expert.
+struct expert_rows {
+    std::size_t expert = 0, first = 0, count = 0;
+};
+
+/// The routed experts of a layer, multiplied on the CPU from the blocks of the file. Another class in its place offers the
+/// same two members: for each group gate[rows] = gate_e x[rows] and up[rows] = up_e x[rows], then y[rows] = down_e x[rows].
+/// Errors: those of ops::grouped_matmul.
+template <quant::format_list Formats, device::cpu_target Device>
+class direct_experts {
+public:
+    direct_experts(Device& dev, workspace& scratch, const moe_weights& weights) noexcept
+        : dev_(dev), scratch_(scratch), weights_(weights) {}
+
+    [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> gate,
+                                     matrix_view<float> up) {
+        std::vector<ops::matmul_product> products;
+        products.reserve(2 * groups.size());
+        for (const expert_rows& g : groups) {
+            const auto rows = x.rows_range(g.first, g.count);
+            products.push_back({weights_.gate.expert(g.expert), rows, gate.rows_range(g.first, g.count)});
+            products.push_back({weights_.up.expert(g.expert), rows, up.rows_range(g.first, g.count)});
+        }
+        return ops::grouped_matmul<Formats>(dev_, scratch_, products);
+    }
+    [[nodiscard]] status down(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> y) {
+        std::vector<ops::matmul_product> products;
+        products.reserve(groups.size());
+        for (const expert_rows& g : groups)
+            products.push_back({weights_.down.expert(g.expert), x.rows_range(g.first, g.count), y.rows_range(g.first, g.count)});
+        return ops::grouped_matmul<Formats>(dev_, scratch_, products);
+    }
+
+private:
+    Device& dev_;
+    workspace& scratch_;
+    const moe_weights& weights_;
+};
+
+struct expert_store_options {
+    std::size_t layers = 0, experts = 0;
+    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();  ///< of images; the most recently used stay
+    reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
+};
+
+/// Images of the routed experts of all layers. Which experts a step needs is known only when it has routed, so nothing is
+/// loaded ahead: an expert's matrices are prepared when it is chosen and its image is not there (reload_always: whenever it
+/// is chosen). One step at a time.
+template <device::image_target Device, quant::format_list Formats,
+          reuse::weight_loading_policy Loading = reuse::default_weight_loading, counter_policy Counters = counters_off>
+class expert_store {
+    using image = typename Device::image;
+    using host_weights = reuse::host_weights<typename Device::source>;
+
+public:
+    explicit expert_store(expert_store_options options)
+        : options_(options),
+          cache_(options.layers * options.experts * 2, options.byte_budget),
+          version_(reuse::next_weight_version()) {}
+
+    /// The experts of one layer for one step.
+    class step {
+    public:
+        [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> gate,
+                                         matrix_view<float> up) {
+            for (const expert_rows& g : groups)
+                FRUGAL_TRY(store_.multiply(dev_, scratch_, key(g, 0),
+                                           std::array{weights_.gate.expert(g.expert), weights_.up.expert(g.expert)},
+                                           x.rows_range(g.first, g.count),
+                                           std::array{gate.rows_range(g.first, g.count), up.rows_range(g.first, g.count)}));
+            return {};
+        }
+        [[nodiscard]] status down(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> y) {
+            for (const expert_rows& g : groups)
+                FRUGAL_TRY(store_.multiply(dev_, scratch_, key(g, 1), std::array{weights_.down.expert(g.expert)},
+                                           x.rows_range(g.first, g.count), std::array{y.rows_range(g.first, g.count)}));
+            return {};
+        }
+
+    private:
+        friend class expert_store;
+        step(expert_store& store, Device& dev, workspace& scratch, std::size_t layer, const moe_weights& weights) noexcept
+            : store_(store), dev_(dev), scratch_(scratch), layer_(layer), weights_(weights) {}
+        [[nodiscard]] std::size_t key(const expert_rows& g, std::size_t part) const noexcept {
+            return (layer_ * store_.options_.experts + g.expert) * 2 + part;
+        }
+
+        expert_store& store_;
+        Device& dev_;
+        workspace& scratch_;
+        std::size_t layer_;
+        const moe_weights& weights_;
+    };
+
+    [[nodiscard]] step begin(Device& dev, workspace& scratch, std::size_t layer, const moe_weights& weights) {
+        cache_.validate(version_, dev.generation());
+        return step(*this, dev, scratch, layer, weights);
+    }
+
+    void use_host(bool on) noexcept { on_host_ = on; }
+    /// A device that was full is asked again.
+    void retry() noexcept { cache_.retry(); }
+    void weights_changed() noexcept { version_ = reuse::next_weight_version(); }
+    [[nodiscard]] const reuse::image_cache<image>& images() const noexcept { return cache_; }
+    [[nodiscard]] Counters& counters() noexcept { return counters_; }
+    [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return last_failure_; }
+
+private:
+    template <std::size_t N>
+    [[nodiscard]] status load(Device& dev, const std::array<quant::weight_view, N>& w) {
+        const count_time<Counters> timed(counters_, counter::load_nanoseconds);
+        for (std::size_t i = 0; i < N; ++i) {
+            FRUGAL_TRY_ASSIGN(const std::size_t written, loaded_[i].template load<Formats>(dev, w[i]));
+            if (written != 0) counters_.add(counter::dequantize_calls, 1);
+            counters_.add(counter::dequantized_bytes, written);
+        }
+        return {};
+    }
+
+    template <std::size_t N>
+    [[nodiscard]] status multiply(Device& dev, workspace& scratch, std::size_t key, const std::array<quant::weight_view, N>& w,
+                                  matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+        if (!on_host_) {
+            status done = on_device(dev, scratch, key, w, x, y);
+            if (done) return {};
+            if (!reuse::is_device_failure(done.error()) || options_.on_failure == reuse::on_device_failure::return_error)
+                return done;
+            counters_.add(counter::host_fallbacks, 1);
+            last_failure_ = std::move(done).error();
+        }
+        std::array<ops::matmul_product, N> products;
+        for (std::size_t i = 0; i < N; ++i) products[i] = {w[i], x, y[i]};
+        return ops::grouped_matmul<Formats>(dev, scratch, products);
+    }
+
+    template <std::size_t N>
+    [[nodiscard]] status on_device(Device& dev, workspace& scratch, std::size_t key, const std::array<quant::weight_view, N>& w,
+                                   matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+        if constexpr (!Loading::skips_resident)
+            FRUGAL_TRY(load(dev, w));
+        else if (cache_.holds(key))
+            counters_.add(counter::loads_skipped, N);
+        FRUGAL_TRY_ASSIGN(const image* resident, cache_.get(key, last_bytes_[N - 1], [&]() -> result<image> {
+            if constexpr (Loading::skips_resident) FRUGAL_TRY(load(dev, w));
+            std::array<typename Device::source, N> parts;
+            for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
+            FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
+            counters_.add(counter::images_packed, 1);
+            counters_.add(counter::image_bytes_uploaded, made.bytes());
+            last_bytes_[N - 1] = made.bytes();
+            return made;
+        }));
+        const count_time<Counters> timed(counters_, counter::device_nanoseconds);
+        FRUGAL_TRY(ops::image_matmul(dev, scratch, *resident, x, std::span<const matrix_view<float>>(y)));
+        counters_.add(counter::image_products, 1);
+        return {};
+    }
+
+    expert_store_options options_;
+    reuse::image_cache<image> cache_;
+    reuse::weight_version version_;
+    std::array<host_weights, 2> loaded_;
+    std::array<std::size_t, 2> last_bytes_{};  // experts are of one size, so the last image's is the next one's
+    bool on_host_ = false;
+    std::optional<error> last_failure_;
+    [[no_unique_address]] Counters counters_;
+};
+
+}  // namespace layer
+
+FRUGAL_NAMESPACE_END

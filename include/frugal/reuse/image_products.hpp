@@ -1,0 +1,179 @@
+#pragma once
+/// Products from weight images that stay on a device, with the host's work derived from what is resident there.
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "frugal/core/counters.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/image.hpp"
+#include "frugal/ops/matmul/image_matmul.hpp"
+#include "frugal/reuse/host_buffers.hpp"
+#include "frugal/reuse/host_weights.hpp"
+#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/residency.hpp"
+#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/tensor/view.hpp"
+#include "frugal/tensor/workspace.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace reuse {
+
+/// What happens where a device cannot hold or multiply an image.
+enum class on_device_failure {
+    use_host,      ///< the host computes that product, from then on until image_store::retry; counted as host_fallbacks
+    return_error,  ///< the step fails
+};
+
+struct image_store_options {
+    std::size_t layers = 0;
+    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();  ///< of images; what is beyond stays with the host
+    bool keep = true;                                                   ///< false: images are packed anew in every step
+    on_device_failure on_failure = on_device_failure::use_host;
+    /// Called with the file's bytes of a matrix once its image is resident: nothing reads them again unless the image is
+    /// lost, so that their pages may be given back (io::mapped_file::release). May be empty.
+    std::function<void(std::span<const std::byte>)> source_unneeded = nullptr;
+};
+
+/// Whether an error is the device's, so that the host can do its work; others are the caller's.
+[[nodiscard]] inline bool is_device_failure(const error& e) noexcept {
+    return e.code == errc::out_of_memory || e.code == errc::device_failed || e.code == errc::device_lost;
+}
+
+/// Images of all layers of one kind, and the host buffers that they are packed from.
+/// List: a product_list. Formats: of the file's weights. One step at a time.
+template <class List, device::image_target Device, quant::format_list Formats,
+          weight_loading_policy Loading = default_weight_loading, counter_policy Counters = counters_off,
+          class Poisoning = unpoisoned>
+class image_store {
+    using image = typename Device::image;
+    using content = host_weights<typename Device::source>;
+    using table = typename List::table;
+    using buffers_type = host_buffers<table, content, Loading, Counters, Poisoning>;
+
+public:
+    using weights = typename List::weights;
+
+    /// Products of one layer for one step: what a layer's forward takes. Holds the layer's images until it is destroyed.
+    class step {
+    public:
+        /// As direct_products::multiply. Errors: besides those, the device's, where the store does not let the host do its work.
+        template <class Product>
+        [[nodiscard]] status multiply(matrix_view<const float> x, const std::array<matrix_view<float>, Product::size>& y) {
+            static_assert(
+                List::template contains<Product>,
+                "frugal: this product is not in the layer's product_list; add it there, so that its weights are loaded");
+            constexpr std::size_t index = List::template index_of<Product>();
+            constexpr bit_set bit = bit_set{1} << index;
+            if ((lease_.modes() & bit) == 0) {
+                status done = on_device<Product>(index, x, y);
+                if (done) return {};
+                if (!is_device_failure(done.error()) || store_.options_.on_failure == on_device_failure::return_error)
+                    return done;
+                store_.counters().add(counter::host_fallbacks, 1);
+                store_.last_failure_ = std::move(done).error();
+                lease_.refuse(index);
+                lease_.turn_on(bit);
+                // What was skipped because the image was there is needed now.
+                if constexpr (Loading::skips_resident) FRUGAL_TRY(store_.load(dev_, lease_, weights_));
+            }
+            return store_.buffers_.template run<typename List::template host_reader<Product>>(
+                lease_, [&](const auto&... matrix) -> status {
+                    std::array<ops::matmul_product, Product::size> each = {ops::matmul_product{matrix.weights(), x, {}}...};
+                    for (std::size_t i = 0; i < Product::size; ++i) each[i].y = y[i];
+                    return ops::grouped_matmul<typename content::template host_formats<Formats>>(dev_, scratch_, each);
+                });
+        }
+
+    private:
+        friend class image_store;
+        step(image_store& store, Device& dev, workspace& scratch, const weights& w, lease<image> held)
+            : store_(store), dev_(dev), scratch_(scratch), weights_(w), lease_(std::move(held)) {}
+
+        template <class Product>
+        [[nodiscard]] status on_device(std::size_t index, matrix_view<const float> x,
+                                       const std::array<matrix_view<float>, Product::size>& y) {
+            bool fresh = false;
+            FRUGAL_TRY(store_.buffers_.template run<typename List::template packer<Product>>(
+                lease_, [&](const auto&... matrix) -> result<image> {
+                    const std::array<typename Device::source, Product::size> parts = {matrix.source()...};
+                    fresh = true;
+                    return dev_.pack(std::span<const typename Device::source>(parts));
+                }));
+            if (fresh && store_.options_.source_unneeded)
+                for (const quant::weight_view& w : Product::of(weights_))
+                    store_.options_.source_unneeded(std::span<const std::byte>(w.data, w.bytes()));
+            const image* resident = lease_.find(0, index);
+            if (resident == nullptr)
+                return fail(errc::device_failed, "image ", index, " of layer ", lease_.now().layer, " is not on the device");
+            const count_time<Counters> timed(store_.counters(), counter::device_nanoseconds);
+            FRUGAL_TRY(ops::image_matmul(dev_, scratch_, *resident, x, std::span<const matrix_view<float>>(y)));
+            store_.counters().add(counter::image_products, 1);
+            return {};
+        }
+
+        image_store& store_;
+        Device& dev_;
+        workspace& scratch_;
+        const weights& weights_;
+        lease<image> lease_;
+    };
+
+    /// Errors: invalid_argument.
+    [[nodiscard]] static result<image_store> create(image_store_options options) {
+        FRUGAL_TRY_ASSIGN(auto images, residency<image>::create({options.layers, List::size, options.byte_budget, options.keep}));
+        return image_store(std::move(options), std::move(images));
+    }
+
+    /// Begins a step of one layer: loads the host weights that its readers will read. `w` outlives the step.
+    /// Errors: those of ops::dequantize, out_of_memory (of the host), invalid_argument (another step of the layer is not over).
+    [[nodiscard]] result<step> begin(Device& dev, workspace& scratch, std::size_t layer, const weights& w) {
+        const count_time<Counters> timed(counters(), counter::load_nanoseconds);
+        slot_ = {&images_, dev.generation()};
+        const bit_set on_host = on_host_ ? List::all_on_host : 0;
+        FRUGAL_TRY_ASSIGN(auto held, lease<image>::begin({&slot_, 1}, {layer, version_}, on_host));
+        held.turn_on(held.settled() & ~held.resident() & List::all_on_host);  // refused images
+        FRUGAL_TRY(load(dev, held, w));
+        return step(*this, dev, scratch, w, std::move(held));
+    }
+
+    /// Whether the host computes all products, from the next step on. Images stay where they are.
+    void use_host(bool on) noexcept { on_host_ = on; }
+    /// The weights have changed (an update, a LoRA merge): images and host copies of the old ones are not used any more.
+    void weights_changed() noexcept { version_ = next_weight_version(); }
+    /// Products that failed on the device are tried there again.
+    void retry() { images_.retry(); }
+    [[nodiscard]] const residency<image>& images() const noexcept { return images_; }
+    [[nodiscard]] residency<image>& images() noexcept { return images_; }
+    /// Loads, skips, packed images and fallbacks of this kind of layer.
+    [[nodiscard]] Counters& counters() noexcept { return buffers_.counters(); }
+    [[nodiscard]] const Counters& counters() const noexcept { return buffers_.counters(); }
+    /// Why the host had to take over last, if it had to.
+    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return last_failure_; }
+
+private:
+    image_store(image_store_options options, residency<image> images)
+        : options_(std::move(options)), images_(std::move(images)), version_(next_weight_version()) {}
+
+    [[nodiscard]] status load(Device& dev, const lease<image>& held, const weights& w) {
+        return buffers_.load(
+            held, [&]<auto Member>(constant<Member>, content & to) { return to.template load<Formats>(dev, w.*Member); });
+    }
+
+    image_store_options options_;
+    residency<image> images_;
+    buffers_type buffers_;
+    weight_version version_;
+    resident_device<image> slot_;
+    bool on_host_ = false;
+    std::optional<error> last_failure_;
+};
+
+}  // namespace reuse
+
+FRUGAL_NAMESPACE_END
