@@ -4,8 +4,7 @@
 #include <numeric>
 
 #include "bench.hpp"
-#include "frugal/ops/activation/activation.hpp"
-#include "frugal/ops/conv1d/conv1d.hpp"
+#include "convolution.hpp"
 #include "frugal/ops/ngram/hash.hpp"
 #include "frugal/ops/ngram/ngram.hpp"
 #include "frugal/ops/ngram/row_table.hpp"
@@ -134,44 +133,6 @@ struct gate {
     fg::device::cpu<Isa> device{executor()};
 };
 
-template <class Isa>
-struct convolution {
-    static constexpr std::size_t channels = streams * hidden, kernel = 4, dilation = 3, history = (kernel - 1) * dilation;
-    explicit convolution(std::size_t count)
-        : tokens(count),
-          x(normal(count * channels, 1)),
-          w(normal(channels * kernel, 2, 0.5f)),
-          state(history * channels),
-          y(x.size()) {}
-
-    fg::status run() {
-        return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, as_matrix(std::as_const(x), tokens), w, kernel, dilation,
-                                                                 as_matrix(state, history), as_matrix(y, tokens));
-    }
-
-    // The first run starts from a history of zeros.
-    std::string check() const {
-        std::vector<double> want(y.size());
-        for (std::size_t t = 0; t < tokens; ++t)
-            for (std::size_t c = 0; c < channels; ++c) {
-                double sum = 0;
-                for (std::size_t back = 0; back < kernel && back * dilation <= t; ++back)
-                    sum += static_cast<double>(w[c * kernel + kernel - 1 - back]) *
-                           static_cast<double>(x[(t - back * dilation) * channels + c]);
-                want[t * channels + c] = sum / (1 + std::exp(-sum));
-            }
-        return compare(y, want, 1e-5);
-    }
-
-    work cost() const {
-        return {float_bytes(x.size() + y.size() + w.size() + 2 * state.size()), static_cast<double>((2 * kernel + 4) * x.size())};
-    }
-
-    std::size_t tokens;
-    std::vector<float> x, w, state, y;
-    fg::device::cpu<Isa> device{executor()};
-};
-
 }  // namespace
 
 void register_benchmarks() {
@@ -188,7 +149,7 @@ void register_benchmarks() {
             add_format(fg::type_tag<fg::quant::iq4_nl>{});
             const std::string shape = fg::concat(tokens, 'x', streams, 'x', hidden);
             add_case<gate<Isa>>(name("ngram_gate", "f32", Isa::name, shape), Isa::name, tokens);
-            add_case<convolution<Isa>>(name("ngram_conv1d", "f32", Isa::name, shape), Isa::name, tokens);
+            add_case<convolution<Isa, streams * hidden, 3>>(name("ngram_conv1d", "f32", Isa::name, shape), Isa::name, tokens);
         });
     }
 }
