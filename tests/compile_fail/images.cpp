@@ -4,6 +4,8 @@
 #include "frugal/model/transformer.hpp"
 
 namespace fg = frugal;
+namespace app {
+
 using device_type = fg::device::packed_cpu<fg::isa::baseline>;
 
 struct weights {
@@ -33,3 +35,5 @@ fg::status forward(const model& m, device_type& device, fg::workspace& scratch, 
     return m.forward(device, scratch, images, state, tokens, logits);
 #endif
 }
+
+}  // namespace app

@@ -168,6 +168,25 @@ TEST_CASE("C58 a small device holds what fits; the rest is the host's, and the w
     }
 }
 
+TEST_CASE("a device program that serves some shapes only: the others are the host's") {
+    const gguf_model& file = tiny("tiny-qwen35");
+    const emulated_machine machine;
+    auto options = machine.options();
+    const auto all = options.instructions;
+    const std::size_t hidden = file.sizes.hidden;
+    // Shapes with as many rows as the hidden size has: down, out and o.
+    options.instructions = [&, all](std::size_t rows, std::size_t columns) {
+        return rows == hidden ? all(rows, columns) : std::vector<std::uint32_t>();
+    };
+    auto m = file.run_on<model::qwen35, npu>({.sequences = 1, .max_tokens = 64}, {}, must(npu::open(0, options)));
+    const auto got = two_requests(*m);
+    const auto exact = file.run<model::qwen35, isa::baseline>({.sequences = 1, .max_tokens = 64});
+    CHECK(relative(got, two_requests(*exact)) < 0.15);
+    CHECK(m->store.counted(counter::image_products) > 0);
+    CHECK(m->store.counted(counter::host_fallbacks) > 0);
+    CHECK(m->store.last_failure()->code == errc::unsupported);
+}
+
 TEST_CASE("a command that fails or times out: the host repeats that product, the pass goes on") {
     const gguf_model& file = tiny("tiny-qwen35");
     const auto exact = file.run<model::qwen35, isa::baseline>({.sequences = 1, .max_tokens = 64});

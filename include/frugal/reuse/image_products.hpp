@@ -40,9 +40,11 @@ struct image_store_options {
     std::function<void(std::span<const std::byte>)> source_unneeded = nullptr;
 };
 
-/// Whether an error is the device's, so that the host can do its work; others are the caller's.
+/// Whether an error is the device's (`unsupported`: it has no program for the shape), so that the host can do its work; others
+/// are the caller's.
 [[nodiscard]] inline bool is_device_failure(const error& e) noexcept {
-    return e.code == errc::out_of_memory || e.code == errc::device_failed || e.code == errc::device_lost;
+    return e.code == errc::out_of_memory || e.code == errc::device_failed || e.code == errc::device_lost ||
+           e.code == errc::unsupported;
 }
 
 /// Images of all layers of one kind, and the host buffers that they are packed from.
