@@ -4,7 +4,6 @@
 Compiled with every compiler given, warnings as errors, -fno-exceptions -fno-rtti (but for device/xrt: XRT throws).
 """
 import pathlib
-import re
 import sys
 import tempfile
 
@@ -24,17 +23,6 @@ def available(compiler, flags, header):
     return True
 
 
-def prepare(include, compiler, flags, build):
-    """Flags that bring in the standard headers that the library uses, precompiled."""
-    used = set()
-    for header in checks.headers(include):
-        used.update(re.findall(r"^#include <(\w+)>$", (include / header).read_text(), re.MULTILINE))
-    source, target = pathlib.Path(build) / "standard.hpp", pathlib.Path(build) / "standard.pch"
-    source.write_text("".join(f"#include <{header}>\n" for header in sorted(used)))
-    done = checks.run([compiler, "-std=c++20", *flags, "-x", "c++-header", source, "-o", target])
-    return ["-include-pch", target] if done.returncode == 0 else []
-
-
 def check(include, compiler_list, base_flags, jobs, build):
     failures, checked = [], 0
     flags = ["-I", str(include), *base_flags]
@@ -46,7 +34,8 @@ def check(include, compiler_list, base_flags, jobs, build):
             print(f"skipped {header} ({compiler}): its vendor headers are not installed")
 
     # That nothing of the standard library is missing, the first compiler shows; a clang after it reads that library once.
-    prepared = {compiler: prepare(include, compiler, NO_RUNTIME + flags, build) for compiler in compiler_list[1:] if "clang" in compiler}
+    prepared = {compiler: checks.prepare_standard(include, compiler, NO_RUNTIME + flags, build)
+                for compiler in compiler_list[1:] if "clang" in compiler}
 
     # Alone: nothing was included before. Twice: the second time must add nothing.
     tasks = [(compiler, header) for compiler in compiler_list for header in usable[compiler]]

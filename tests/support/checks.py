@@ -3,6 +3,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,21 @@ def compile_text(compiler, text, flags, output=None):
     command += ["-c", "-o", output] if output else ["-fsyntax-only"]
     return subprocess.run([str(part) for part in command] + ["-"], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, errors="replace")
+
+
+def prepare_standard(include, compiler, flags, build):
+    """Flags that bring in the standard headers that the library uses, precompiled with these flags; none if that fails."""
+    used = set()
+    for header in headers(include):
+        used.update(re.findall(r"^#include <(\w+)>$", (pathlib.Path(include) / header).read_text(), re.MULTILINE))
+    clang = "clang" in pathlib.Path(compiler).name
+    source = pathlib.Path(build) / f"standard_{pathlib.Path(compiler).name}.hpp"
+    target = source.with_suffix(".hpp.pch" if clang else ".hpp.gch")
+    source.write_text("".join(f"#include <{header}>\n" for header in sorted(used)))
+    done = run([compiler, "-std=c++20", *flags, "-x", "c++-header", source, "-o", target])
+    if done.returncode != 0:
+        return []
+    return ["-include-pch", target] if clang else ["-include", source]
 
 
 def fan_out(work, items, jobs):
