@@ -29,6 +29,19 @@ concept image_target = cpu_target<D> && std::movable<typename D::image> &&
     { k.generation() } -> std::same_as<std::uint64_t>;
 };
 
+/// Checks x and y of a product with an image of `parts` matrices of `cols` columns, part i of which has `rows_of(i)` rows.
+/// Errors: shape_mismatch.
+template <class Rows>
+[[nodiscard]] status check_image_product(std::size_t parts, std::size_t cols, Rows&& rows_of, matrix_view<const float> x,
+                                         std::span<const matrix_view<float>> y) {
+    if (y.size() != parts) return fail(errc::shape_mismatch, "product of an image of ", parts, " matrices into ", y.size());
+    for (std::size_t i = 0; i < parts; ++i)
+        if (x.cols() != cols || y[i].cols() != rows_of(i) || y[i].rows() != x.rows())
+            return fail(errc::shape_mismatch, "product of an image [", rows_of(i), ", ", cols, "] with x [", x.rows(), ", ",
+                        x.cols(), "] into y [", y[i].rows(), ", ", y[i].cols(), "]");
+    return {};
+}
+
 /// An image_target that computes products itself: `multiply(scratch, image, x, y)` writes y[i][t][r] = sum over c of
 /// w_i[r][c] * x[t][c] for each part i of the image. x: [tokens, columns], y[i]: [tokens, rows of part i].
 /// Errors: shape_mismatch, out_of_memory, device_failed, device_lost.

@@ -146,7 +146,8 @@ public:
     explicit expert_store(expert_store_options options)
         : options_(options),
           cache_(options.layers * options.experts * 2, options.byte_budget),
-          version_(reuse::next_weight_version()) {}
+          version_(reuse::next_weight_version()),
+          failures_(options.on_failure) {}
 
     /// The experts of one layer for one step.
     class step {
@@ -194,7 +195,7 @@ public:
     [[nodiscard]] const reuse::image_cache<image>& images() const noexcept { return cache_; }
     [[nodiscard]] Counters& counters() noexcept { return counters_; }
     [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
-    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return last_failure_; }
+    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return failures_.last(); }
 
 private:
     template <std::size_t N>
@@ -202,8 +203,7 @@ private:
         const count_time<Counters> timed(counters_, counter::load_nanoseconds);
         for (std::size_t i = 0; i < N; ++i) {
             FRUGAL_TRY_ASSIGN(const std::size_t written, loaded_[i].template load<Formats>(dev, w[i]));
-            if (written != 0) counters_.add(counter::dequantize_calls, 1);
-            counters_.add(counter::dequantized_bytes, written);
+            reuse::count_load(counters_, written);
         }
         return {};
     }
@@ -213,15 +213,9 @@ private:
                                   matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
         if (!on_host_) {
             status done = on_device(dev, scratch, key, w, x, y);
-            if (done) return {};
-            if (!reuse::is_device_failure(done.error()) || options_.on_failure == reuse::on_device_failure::return_error)
-                return done;
-            counters_.add(counter::host_fallbacks, 1);
-            last_failure_ = std::move(done).error();
+            if (done || !failures_.host_takes_over(done, counters_)) return done;
         }
-        std::array<ops::matmul_product, N> products;
-        for (std::size_t i = 0; i < N; ++i) products[i] = {w[i], x, y[i]};
-        return ops::grouped_matmul<Formats>(dev, scratch, products);
+        return reuse::multiply_each<Formats>(dev, scratch, w, x, y);
     }
 
     template <std::size_t N>
@@ -231,8 +225,10 @@ private:
             FRUGAL_TRY(load(dev, w));
         else if (cache_.holds(key))
             counters_.add(counter::loads_skipped, N);
+        bool loaded = !Loading::skips_resident;  // once, however often the cache has to make room
         FRUGAL_TRY_ASSIGN(const image* resident, cache_.get(key, last_bytes_[N - 1], [&]() -> result<image> {
-            if constexpr (Loading::skips_resident) FRUGAL_TRY(load(dev, w));
+            if (!loaded) FRUGAL_TRY(load(dev, w));
+            loaded = true;
             std::array<typename Device::source, N> parts;
             for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
             FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
@@ -253,7 +249,7 @@ private:
     std::array<host_weights, 2> loaded_;
     std::array<std::size_t, 2> last_bytes_{};  // experts are of one size, so the last image's is the next one's
     bool on_host_ = false;
-    std::optional<error> last_failure_;
+    reuse::device_failures failures_;
     [[no_unique_address]] Counters counters_;
 };
 

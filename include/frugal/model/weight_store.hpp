@@ -1,6 +1,5 @@
 #pragma once
 /// Who multiplies with a model's weights: the CPU from the file, or a device from images that stay there.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "frugal/core/error.hpp"

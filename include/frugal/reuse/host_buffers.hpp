@@ -19,7 +19,9 @@ namespace reuse {
 
 /// What a host buffer holds. `poison()` makes what is in it unfit to be read, so that a read of unloaded data shows.
 template <class C>
-concept host_content = std::default_initializable<C> && requires(C& content) { content.poison(); };
+concept host_content = std::default_initializable<C> && requires(C& content) {
+    content.poison();
+};
 
 /// Whether skipped buffers are poisoned: for tests and checked builds.
 struct unpoisoned {
@@ -34,6 +36,13 @@ using default_poisoning = poisoned;
 #else
 using default_poisoning = unpoisoned;
 #endif
+
+/// Counts a host weight that was prepared by writing `bytes` bytes; 0: it was taken where it lies.
+template <counter_policy Counters>
+void count_load(Counters& counters, std::size_t bytes) noexcept {
+    if (bytes != 0) counters.add(counter::dequantize_calls, 1);
+    counters.add(counter::dequantized_bytes, bytes);
+}
 
 /// One host buffer for each buffer of `Table`, reused by all layers of its kind. Of one thread: a worker has its own.
 template <class Table, host_content Content, weight_loading_policy Loading = default_weight_loading,
@@ -71,8 +80,7 @@ public:
                 done = std::move(written).error();
                 return;
             }
-            if (*written != 0) counters_.add(counter::dequantize_calls, 1);
-            counters_.add(counter::dequantized_bytes, *written);
+            count_load(counters_, *written);
             to.holds = step.now();
         });
         if (skipped != 0) counters_.add(counter::loads_skipped, skipped);

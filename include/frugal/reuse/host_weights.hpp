@@ -6,7 +6,6 @@
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/embedding/embedding.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/quant/formats/f32.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/buffer.hpp"
@@ -18,7 +17,8 @@ namespace reuse {
 
 /// A weight matrix in the form `Source`, as device::image_target::source names it:
 /// - `load<Formats>(dev, w) -> result<std::size_t>`: holds the matrix w from now on; returns the bytes it wrote;
-/// - `source()`: what the device packs; `weights<Formats>()`: the view and format list by which the host multiplies.
+/// - `source()`: what the device packs; `weights()` and `host_formats<Formats>`: the view and the format list by which the
+///   host multiplies.
 template <class Source>
 class host_weights;
 

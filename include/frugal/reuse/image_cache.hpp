@@ -42,23 +42,23 @@ public:
         if (wanted.image) {
             unlink(key);
             link_newest(key);
-            return const_cast<const Image*>(&*wanted.image);
+            return &*wanted.image;
         }
         if (bytes > limit_)
             return fail(errc::out_of_memory, "an image of ", bytes, " bytes exceeds the ", limit_, " bytes that there are");
-        while (bytes_ > limit_ - bytes) drop_oldest();
+        while (bytes_ > limit_ - bytes) evict_oldest();
         for (;;) {
             result<Image> made = make();
             if (made) {
                 bytes_ += made->bytes();
                 wanted.image.emplace(std::move(*made));
                 link_newest(key);
-                return const_cast<const Image*>(&*wanted.image);
+                return &*wanted.image;
             }
             if (made.error().code != errc::out_of_memory) return std::move(made).error();
             limit_ = bytes_;
             if (oldest_ == none) return std::move(made).error();
-            drop_oldest();
+            evict_oldest();
         }
     }
 
@@ -67,10 +67,7 @@ public:
 
     void clear() {
         retry();
-        while (oldest_ != none) {
-            drop_oldest();
-            --evictions_;
-        }
+        while (oldest_ != none) drop_oldest();
     }
 
 private:
@@ -96,6 +93,9 @@ private:
         unlink(key);
         bytes_ -= entries_[key].image->bytes();
         entries_[key].image.reset();
+    }
+    void evict_oldest() {
+        drop_oldest();
         ++evictions_;
     }
 

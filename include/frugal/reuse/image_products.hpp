@@ -36,7 +36,7 @@ struct image_store_options {
     bool keep = true;                                                   ///< false: images are packed anew in every step
     on_device_failure on_failure = on_device_failure::use_host;
     /// Called with the file's bytes of a matrix once its image is resident: nothing reads them again unless the image is
-    /// lost, so that their pages may be given back (io::mapped_file::release). May be empty.
+    /// lost, so that their pages may be given back (io::mapped_file::advise). May be empty.
     std::function<void(std::span<const std::byte>)> source_unneeded = nullptr;
 };
 
@@ -46,6 +46,27 @@ struct image_store_options {
     return e.code == errc::out_of_memory || e.code == errc::device_failed || e.code == errc::device_lost ||
            e.code == errc::unsupported;
 }
+
+/// What a store does where its device fails, and why it had to last.
+class device_failures {
+public:
+    explicit device_failures(on_device_failure rule) noexcept : rule_(rule) {}
+
+    /// Whether the host computes in the place of a device whose product failed so. If it does, that is counted, and the error
+    /// is kept here.
+    template <counter_policy Counters>
+    [[nodiscard]] bool host_takes_over(status& failed, Counters& counters) {
+        if (rule_ == on_device_failure::return_error || !is_device_failure(failed.error())) return false;
+        counters.add(counter::host_fallbacks, 1);
+        last_ = std::move(failed).error();
+        return true;
+    }
+    [[nodiscard]] const std::optional<error>& last() const noexcept { return last_; }
+
+private:
+    on_device_failure rule_;
+    std::optional<error> last_;
+};
 
 /// Images of all layers of one kind, and the host buffers that they are packed from.
 /// List: a product_list. Formats: of the file's weights. One step at a time.
@@ -74,11 +95,7 @@ public:
             constexpr bit_set bit = bit_set{1} << index;
             if ((lease_.modes() & bit) == 0) {
                 status done = on_device<Product>(index, x, y);
-                if (done) return {};
-                if (!is_device_failure(done.error()) || store_.options_.on_failure == on_device_failure::return_error)
-                    return done;
-                store_.counters().add(counter::host_fallbacks, 1);
-                store_.last_failure_ = std::move(done).error();
+                if (done || !store_.failures_.host_takes_over(done, store_.counters())) return done;
                 lease_.refuse(index);
                 lease_.turn_on(bit);
                 // What was skipped because the image was there is needed now.
@@ -86,9 +103,8 @@ public:
             }
             return store_.buffers_.template run<typename List::template host_reader<Product>>(
                 lease_, [&](const auto&... matrix) -> status {
-                    std::array<ops::matmul_product, Product::size> each = {ops::matmul_product{matrix.weights(), x, {}}...};
-                    for (std::size_t i = 0; i < Product::size; ++i) each[i].y = y[i];
-                    return ops::grouped_matmul<typename content::template host_formats<Formats>>(dev_, scratch_, each);
+                    const std::array<quant::weight_view, Product::size> w = {matrix.weights()...};
+                    return multiply_each<typename content::template host_formats<Formats>>(dev_, scratch_, w, x, y);
                 });
         }
 
@@ -156,11 +172,14 @@ public:
     [[nodiscard]] Counters& counters() noexcept { return buffers_.counters(); }
     [[nodiscard]] const Counters& counters() const noexcept { return buffers_.counters(); }
     /// Why the host had to take over last, if it had to.
-    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return last_failure_; }
+    [[nodiscard]] const std::optional<error>& last_failure() const noexcept { return failures_.last(); }
 
 private:
     image_store(image_store_options options, residency<image> images)
-        : options_(std::move(options)), images_(std::move(images)), version_(next_weight_version()) {}
+        : options_(std::move(options)),
+          images_(std::move(images)),
+          version_(next_weight_version()),
+          failures_(options_.on_failure) {}
 
     [[nodiscard]] status load(Device& dev, const lease<image>& held, const weights& w) {
         return buffers_.load(
@@ -173,7 +192,7 @@ private:
     weight_version version_;
     resident_device<image> slot_;
     bool on_host_ = false;
-    std::optional<error> last_failure_;
+    device_failures failures_;
 };
 
 }  // namespace reuse

@@ -89,6 +89,16 @@ struct product_list {
     static constexpr bit_set all_on_host = table::images;
 };
 
+/// y[i][t][r] = sum over c of w[i][r][c] * x[t][c] on the CPU, as one parallel region. x: [tokens, columns]; y[i]: [tokens, rows
+/// of w[i]]. Errors: those of ops::grouped_matmul.
+template <quant::format_list Formats, device::cpu_target Device, std::size_t N>
+[[nodiscard]] status multiply_each(Device& dev, workspace& scratch, const std::array<quant::weight_view, N>& w,
+                                   matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+    std::array<ops::matmul_product, N> each;
+    for (std::size_t i = 0; i < N; ++i) each[i] = {w[i], x, y[i]};
+    return ops::grouped_matmul<Formats>(dev, scratch, each);
+}
+
 /// Computes products on the CPU, from the blocks of the file.
 template <quant::format_list Formats, device::cpu_target Device, class Weights>
 class direct_products {
@@ -96,14 +106,10 @@ public:
     direct_products(Device& dev, workspace& scratch, const Weights& weights) noexcept
         : dev_(dev), scratch_(scratch), weights_(weights) {}
 
-    /// y[i][t][r] = sum over c of w_i[r][c] * x[t][c] for the product's matrices w_i. x: [tokens, columns];
-    /// y[i]: [tokens, rows of w_i]. Errors: those of ops::grouped_matmul.
+    /// y[i] = x times the product's matrix i; see multiply_each.
     template <class Product>
     [[nodiscard]] status multiply(matrix_view<const float> x, const std::array<matrix_view<float>, Product::size>& y) {
-        const auto w = Product::of(weights_);
-        std::array<ops::matmul_product, Product::size> each;
-        for (std::size_t i = 0; i < Product::size; ++i) each[i] = {w[i], x, y[i]};
-        return ops::grouped_matmul<Formats>(dev_, scratch_, each);
+        return multiply_each<Formats>(dev_, scratch_, Product::of(weights_), x, y);
     }
 
 private:

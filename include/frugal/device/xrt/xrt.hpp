@@ -125,13 +125,8 @@ public:
         if (w.generation() != generation_)
             return fail(errc::device_lost, "a weight image of generation ", w.generation(), " on a device of generation ",
                         generation_, ": pack it again");
-        if (x.cols() != w.cols() || y.size() != w.rows().size())
-            return fail(errc::shape_mismatch, "an image of ", w.rows().size(), " parts with ", w.cols(),
-                        " columns cannot multiply [", x.rows(), ", ", x.cols(), "] to ", y.size(), " results");
-        for (std::size_t i = 0; i < y.size(); ++i)
-            if (y[i].rows() != x.rows() || y[i].cols() != w.rows()[i])
-                return fail(errc::shape_mismatch, "result ", i, " must be [", x.rows(), ", ", w.rows()[i], "], not [",
-                            y[i].rows(), ", ", y[i].cols(), "]");
+        FRUGAL_TRY(check_image_product(
+            w.rows().size(), w.cols(), [&](std::size_t i) { return w.rows()[i]; }, x, y));
         if (x.rows() == 0) return {};
         FRUGAL_TRY(noticing(session_->multiply(w, x, y)));
         counters().add(counter::image_products, 1);

@@ -13,22 +13,6 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
-namespace detail {
-
-/// x and y of a product with the parts of an image, whose rows are given by `rows_of(part)`.
-template <class Rows>
-[[nodiscard]] status check_image_matmul(std::size_t parts, std::size_t cols, Rows&& rows_of, matrix_view<const float> x,
-                                        std::span<const matrix_view<float>> y) {
-    if (y.size() != parts) return fail(errc::shape_mismatch, "product of an image of ", parts, " matrices into ", y.size());
-    for (std::size_t i = 0; i < parts; ++i)
-        if (x.cols() != cols || y[i].cols() != rows_of(i) || y[i].rows() != x.rows())
-            return fail(errc::shape_mismatch, "product of an image [", rows_of(i), ", ", cols, "] with x [", x.rows(), ", ",
-                        x.cols(), "] into y [", y[i].rows(), ", ", y[i].cols(), "]");
-    return {};
-}
-
-}  // namespace detail
-
 /// y[i][t][r] = sum over c of w_i[r][c] * x[t][c] for each matrix w_i of the image. x: [tokens, columns]; y[i]: [tokens,
 /// rows of w_i]. On the CPU: the bits of ops::matmul with the weights that the image was packed from.
 /// Errors: shape_mismatch, out_of_memory, and those of a device that computes itself.
@@ -39,7 +23,7 @@ template <device::image_target Device>
         return dev.multiply(scratch, image, x, y);
     } else {
         const std::span<const quant::interleaved_view> parts = image.parts();
-        FRUGAL_TRY(detail::check_image_matmul(
+        FRUGAL_TRY(device::check_image_product(
             parts.size(), parts.empty() ? 0 : parts.front().cols, [&](std::size_t i) { return parts[i].rows; }, x, y));
         if (x.rows() == 0) return {};
         for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -20,10 +20,21 @@ struct matmul_product {
     matrix_view<float> y;
 };
 
+namespace detail {
+
+/// Parts that grouped_matmul cuts its work into, at most: more than threads, for products differ in their number of tokens, so
+/// parts differ in cost.
+template <device::cpu_target Device>
+[[nodiscard]] std::size_t grouped_matmul_parts(const Device& dev) {
+    return (dev.concurrency() == 0 ? 1 : dev.concurrency()) * 4;
+}
+
+}  // namespace detail
+
 /// Floats of scratch that grouped_matmul takes for weights of `cols` columns, at most.
 template <device::cpu_target Device>
 [[nodiscard]] std::size_t grouped_matmul_scratch(const Device& dev, std::size_t cols) {
-    return ((dev.concurrency() == 0 ? 1 : dev.concurrency()) * 4 + 1) * ops::cpu::matmul_scratch(cols);
+    return (detail::grouped_matmul_parts(dev) + 1) * ops::cpu::matmul_scratch(cols);
 }
 
 /// Computes every product, each with the bits that ops::matmul gives for it alone. All are cut into tasks of one parallel
@@ -47,8 +58,7 @@ template <quant::format_list Formats, device::cpu_target Device>
         dev.counters().add(counter::weight_bytes_read, p.w.bytes());
     }
     if (groups == 0) return {};
-    // More parts than threads: products differ in their number of tokens, so parts differ in cost.
-    const std::size_t limit = (dev.concurrency() == 0 ? 1 : dev.concurrency()) * 4;
+    const std::size_t limit = detail::grouped_matmul_parts(dev);
     const std::size_t parts = groups < limit ? groups : limit;
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto decoded, scratch.matrix(parts, ops::cpu::matmul_scratch(widest)));
