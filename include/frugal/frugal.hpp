@@ -36,6 +36,7 @@
 #include "frugal/reuse/image_products.hpp"
 #include "frugal/reuse/products.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/qsa_layouts.hpp"
 #include "frugal/reuse/reader_table.hpp"
 #include "frugal/reuse/residency.hpp"
 #include "frugal/reuse/shared_inputs.hpp"

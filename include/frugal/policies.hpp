@@ -65,7 +65,8 @@ struct policies {
     static_assert(!(isa::tag<Option> || ...), "frugal: policies take a device; write device::cpu<isa> instead of the isa alone");
     static_assert(((detail::is_policy<Option> || quant::format<Option> || isa::tag<Option>) && ...),
                   "frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading "
-                  "(reuse::skip_resident, reuse::reload_always) or a way to share inputs (reuse::shared, reuse::per_layer)");
+                  "(reuse::skip_resident, reuse::reload_always) or a way to share inputs (reuse::incremental, reuse::memoised, "
+                  "reuse::shared, reuse::per_layer)");
     static_assert(detail::times_given<detail::chooses_formats, Option...> <= 1,
                   "frugal: policies got two format lists; write all formats into one quant::list");
     static_assert(detail::times_given<detail::chooses_device, Option...> <= 1, "frugal: policies got two devices; name one");

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "frugal/reuse/qsa_layouts.hpp"
 #include "heads_support.hpp"
 
 namespace fg = frugal;
@@ -316,15 +317,19 @@ TEST_CASE("C36 batches of any length and a context of any length: the same bits,
     CHECK(cache.scratch.bytes() == before);
 }
 
-TEST_CASE("C36 twelve layers share one layout: one build a batch instead of twelve, the same bytes") {
+TEST_CASE("C36 twelve layers share one layout: one build a batch or none instead of twelve, the same bytes") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         constexpr std::array<std::size_t, 12> ratios = {4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
         static_assert(reuse::count_sets<reuse::shared>(ratios) == 1 && reuse::count_sets<reuse::per_layer>(ratios) == 12);
+        static_assert(reuse::count_sets<reuse::memoised>(ratios) == 1 && reuse::count_sets<reuse::incremental>(ratios) == 1);
         std::vector<test::layer_weights> layers;
         for (unsigned i = 0; i < 12; ++i) layers.push_back(test::random_layer(8, 2, 100 + i));
         const std::size_t hidden = layers[0].dims.hidden;
         const auto a = test::random_stream(hidden, 40, 2);
-        const auto run = [&]<class Policy>(fg::type_tag<Policy>, std::uint64_t& builds) {
+        struct counts {
+            std::uint64_t builds, updates, hits;
+        };
+        const auto run = [&]<class Policy>(fg::type_tag<Policy>, const counts& want) {
             fg::device::cpu<Isa, fg::counters_on> dev;
             fg::workspace scratch;
             auto layouts = reuse::qsa_layouts<Policy>::create(ratios, 1).value();
@@ -343,15 +348,15 @@ TEST_CASE("C36 twelve layers share one layout: one build a batch instead of twel
                 }
                 out = test::joined(out, x);
             }
-            builds = dev.counters().read(fg::counter::layout_builds);
+            CHECK(dev.counters().read(fg::counter::layout_builds) == want.builds);
+            CHECK(dev.counters().read(fg::counter::layout_updates) == want.updates);
+            CHECK(dev.counters().read(fg::counter::layout_hits) == want.hits);
             return out;
         };
-        std::uint64_t shared = 0, per_layer = 0;
-        const auto frugal = run(fg::type_tag<reuse::shared>{}, shared),
-                   wasteful = run(fg::type_tag<reuse::per_layer>{}, per_layer);
-        CHECK(shared == 4);
-        CHECK(per_layer == 48);
-        CHECK(test::same_bits(frugal, wasteful));
+        const auto frugal = run(fg::type_tag<reuse::incremental>{}, {0, 4, 0});
+        CHECK(test::same_bits(frugal, run(fg::type_tag<reuse::memoised>{}, {4, 0, 0})));
+        CHECK(test::same_bits(frugal, run(fg::type_tag<reuse::shared>{}, {4, 0, 0})));
+        CHECK(test::same_bits(frugal, run(fg::type_tag<reuse::per_layer>{}, {48, 0, 0})));
     });
 }
 

@@ -1,4 +1,4 @@
-// fails UNKNOWN_OPTION: frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading (reuse::skip_resident, reuse::reload_always) or a way to share inputs (reuse::shared, reuse::per_layer)
+// fails UNKNOWN_OPTION: frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading (reuse::skip_resident, reuse::reload_always) or a way to share inputs (reuse::incremental, reuse::memoised, reuse::shared, reuse::per_layer)
 // fails BARE_FORMAT: frugal: policies take a list of formats; write quant::list<your_format> even for a single one
 // fails BARE_ISA: frugal: policies take a device; write device::cpu<isa> instead of the isa alone
 // fails TWO_LISTS: frugal: policies got two format lists; write all formats into one quant::list
@@ -32,6 +32,7 @@ static_assert(std::is_same_v<bundle::device, fg::device::cpu<fg::isa::avx2>>);
 static_assert(std::is_same_v<bundle::loading, fg::reuse::skip_resident>);
 using defaults = fg::policies<>;
 static_assert(std::is_same_v<defaults::formats, fg::quant::all> && std::is_same_v<defaults::device, fg::device::cpu<>>);
+static_assert(std::is_same_v<defaults::inputs, fg::reuse::incremental>);
 static_assert(fg::policy_bundle<defaults> && fg::policy_bundle<bundle> && !fg::policy_bundle<int>);
 #endif
 

@@ -38,6 +38,7 @@ TEST_CASE("policies not named are the defaults") {
     static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
     static_assert(std::is_empty_v<none>);
     CHECK(none::loading::name == fg::reuse::default_weight_loading::name);
+    CHECK(none::inputs::name == "incremental");
 }
 
 TEST_CASE("policies come in any order") {
@@ -65,6 +66,9 @@ TEST_CASE("a policy speaks for one thing only") {
                   !fg::reuse::shared_input_policy<fg::reuse::skip_resident>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::shared> && !fg::reuse::weight_loading_policy<fg::reuse::shared>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::per_layer> && !fg::reuse::weight_loading_policy<fg::reuse::per_layer>);
+    static_assert(fg::reuse::shared_input_policy<fg::reuse::memoised> && !fg::reuse::weight_loading_policy<fg::reuse::memoised>);
+    static_assert(fg::reuse::shared_input_policy<fg::reuse::incremental> &&
+                  !fg::reuse::weight_loading_policy<fg::reuse::incremental>);
     static_assert(!fg::device::target<fg::reuse::shared> && !fg::quant::format_list<fg::device::cpu<>>);
     CHECK_FALSE(fg::reuse::reload_always::skips_resident);
     CHECK(fg::policies<>::loading::name == "skip_resident");

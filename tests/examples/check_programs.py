@@ -61,7 +61,7 @@ class Generate(unittest.TestCase):
 
     def test_stats(self):
         done = run(GENERATE, "-p", "And God said", *QUICK, "--stats", "--model", "tiny-qwen4exp")
-        for line in ("time to first token", "tokens/s", "weight bytes read", "layout_builds +8"):
+        for line in ("time to first token", "tokens/s", "weight bytes read", "layout_builds +0", "layout_updates +8"):
             self.assertRegex(done.stderr, line)
 
     def test_prompt_from_file_and_standard_input(self):

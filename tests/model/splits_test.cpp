@@ -96,13 +96,22 @@ TEST_CASE("results do not depend on the number of threads") {
     });
 }
 
-TEST_CASE("C36 one layout build a batch when shared, one a layer otherwise, the same bits") {
+TEST_CASE("C36 no layout is built by default, one a batch when shared, one a layer otherwise, the same bits") {
     const golden_model golden("models/qwen4_exp");
     const auto tokens = golden.tokens();
     using Isa = isa::baseline;
     auto shared = golden.run<model::qwen4exp<4>, Isa, reuse::shared>({.sequences = 1, .max_tokens = 64});
     auto apart = golden.run<model::qwen4exp<4>, Isa, reuse::per_layer>({.sequences = 1, .max_tokens = 64});
-    CHECK(same_bits(shared->run_pieces(tokens, {40, 1}), apart->run_pieces(tokens, {40, 1})));
+    auto kept = golden.run<model::qwen4exp<4>, Isa>({.sequences = 1, .max_tokens = 64});
+    auto remembered = golden.run<model::qwen4exp<4>, Isa, reuse::memoised>({.sequences = 1, .max_tokens = 64});
+    const auto want = apart->run_pieces(tokens, {40, 1});
+    CHECK(same_bits(shared->run_pieces(tokens, {40, 1}), want));
+    CHECK(same_bits(kept->run_pieces(tokens, {40, 1}), want));
+    CHECK(same_bits(remembered->run_pieces(tokens, {40, 1}), want));
     CHECK(shared->device.counters().read(counter::layout_builds) == 13);
     CHECK(apart->device.counters().read(counter::layout_builds) == 2 * 13);
+    CHECK(kept->device.counters().read(counter::layout_builds) == 0);
+    CHECK(kept->device.counters().read(counter::layout_updates) == 13);
+    CHECK(remembered->device.counters().read(counter::layout_builds) == 13);
+    CHECK(remembered->device.counters().read(counter::layout_hits) == 0);
 }

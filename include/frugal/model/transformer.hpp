@@ -32,7 +32,7 @@
 #include "frugal/ops/embedding/embedding.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/policies.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/qsa_layouts.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
