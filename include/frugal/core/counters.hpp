@@ -20,7 +20,7 @@ enum class counter : std::uint8_t {
     activation_quantize_calls,  ///< activation matrices quantised for integer dot products
     layout_builds,           ///< QSA cache-layout input sets built
     layout_updates,          ///< QSA layouts kept up to date by the changes alone
-    layout_hits,             ///< layouts found unchanged and used as they were
+    layout_hits,             ///< QSA layouts found unchanged and used as they were
     dequantized_bytes,       ///< bytes written while host tensors were dequantised to be packed or read on the host
     loads_skipped,           ///< host tensors left as they were because nobody would read them
     images_packed,           ///< weight images packed for a device
@@ -37,9 +37,9 @@ inline constexpr std::size_t counter_count = static_cast<std::size_t>(counter::c
 
 [[nodiscard]] constexpr std::string_view to_string(counter which) noexcept {
     constexpr std::array<std::string_view, counter_count> names = {
-        "weight_bytes_read", "dequantize_calls", "matmul_calls", "activation_quantize_calls", "layout_builds", "layout_updates",
-        "layout_hits", "dequantized_bytes", "loads_skipped", "images_packed", "image_bytes_uploaded", "image_products",
-        "load_nanoseconds", "device_nanoseconds", "host_fallbacks", "tokens"};
+        "weight_bytes_read", "dequantize_calls", "matmul_calls", "activation_quantize_calls", "layout_builds",
+        "layout_updates", "layout_hits", "dequantized_bytes", "loads_skipped", "images_packed", "image_bytes_uploaded",
+        "image_products", "load_nanoseconds", "device_nanoseconds", "host_fallbacks", "tokens"};
     return names[static_cast<std::size_t>(which)];
 }
 
