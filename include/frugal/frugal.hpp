@@ -31,6 +31,7 @@
 #include "frugal/policies.hpp"
 
 // 5 reuse: what is not loaded or built twice
+#include "frugal/reuse/cell_blocks.hpp"
 #include "frugal/reuse/cells.hpp"
 #include "frugal/reuse/host_buffers.hpp"
 #include "frugal/reuse/image_cache.hpp"
