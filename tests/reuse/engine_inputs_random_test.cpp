@@ -270,9 +270,9 @@ private:
 
 TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition says, on every hit too") {
     totals dense, images, wild;
-    for (unsigned seed = 0; seed < 12; ++seed) {
+    for (unsigned seed = 0; seed < 6; ++seed) {
         CAPTURE(seed);
-        const std::size_t size = 20 + seed * 5;
+        const std::size_t size = 20 + seed * 10;
         history(seed, manner::dense, 1, 1, size).run(60, dense);
         history(seed, manner::dense, 3, 3, size).run(60, dense);
         history(seed, manner::images, 1, 1, size).run(60, images);
@@ -282,7 +282,7 @@ TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition
         history(seed, manner::wild, 1, 3, size).run(60, wild);
         history(seed, manner::wild, 3, 3, size).run(60, wild);
     }
-    CHECK(dense.fills + images.fills + wild.fills > 20000);
+    CHECK(dense.fills + images.fills + wild.fills > 100000);
     CHECK(dense.hits > 500);
     CHECK(images.hits > 500);
     CHECK(wild.hits > 500);
@@ -290,6 +290,4 @@ TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition
     CHECK(images.ranked_updates > 2000);
     CHECK(wild.updates > 500);
     CHECK(wild.refused > 100);
-    MESSAGE("dense ", dense.fills, " ", dense.updates, " ", dense.hits, " images ", images.fills, " ", images.updates, " ",
-            images.ranked_updates, " wild ", wild.fills, " ", wild.updates, " ", wild.hits, " ", wild.refused);
 }

@@ -36,6 +36,7 @@ public:
           blk_pos_(streams * blocks_in(size) * 4),
           rows_(streams) {
         groups_.reserve(blocks_in(size));
+        freed_.reserve(4 * Ratio);
     }
 
     /// Blocks that a window has room for.
