@@ -1,11 +1,14 @@
-// Instantiates the block score kernel for every scalar type of block keys and the instruction set of this object.
+// Instantiates the block score kernels for every scalar type of block keys and the instruction set of this object.
 #include "frugal/ops/block_select/block_select_cpu-inl.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE(scalar)                              \
-    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>( \
-        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, float*);
+#define FRUGAL_INSTANTIATE(scalar)                                                                                           \
+    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(                                                              \
+        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, float*);     \
+    template std::size_t keep_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(                                                        \
+        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, std::size_t, \
+        std::uint64_t, std::uint64_t*, std::size_t);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
 #undef FRUGAL_INSTANTIATE

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/isa.hpp"
@@ -52,6 +53,36 @@ FRUGAL_ALWAYS_INLINE float sum(const vec<Isa>& value) noexcept {
     for (std::size_t half = width<Isa> / 2; half > 0; half /= 2)
         for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
     return lane[0];
+}
+
+namespace detail {
+
+/// From registers of partial sums in segments of `Segment` lanes: the lower or upper halves of all segments, those of `a`
+/// and of `b` by turns.
+template <class Isa, std::size_t Segment, bool Upper, std::size_t... Lane>
+FRUGAL_ALWAYS_INLINE vec<Isa> half_segments(const vec<Isa>& a, const vec<Isa>& b, std::index_sequence<Lane...>) noexcept {
+    constexpr std::size_t half = Segment / 2;
+    return __builtin_shufflevector(a, b,
+                                   static_cast<int>(Lane / half / 2 * Segment + Lane % half + (Upper ? half : 0) +
+                                                    (Lane / half % 2 == 0 ? 0 : width<Isa>))...);
+}
+
+template <class Isa, std::size_t Segment>
+FRUGAL_ALWAYS_INLINE void add_halves(vec<Isa>* values) noexcept {
+    using lanes = std::make_index_sequence<width<Isa>>;
+    for (std::size_t i = 0; i < Segment / 2; ++i)
+        values[i] = half_segments<Isa, Segment, false>(values[i], values[i + Segment / 2], lanes{}) +
+                    half_segments<Isa, Segment, true>(values[i], values[i + Segment / 2], lanes{});
+    if constexpr (Segment > 2) add_halves<Isa, Segment / 2>(values);
+}
+
+}  // namespace detail
+
+/// Lane i is sum(values[i]), to the bit, at a fraction of the cost; `values` are overwritten.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> sums(vec<Isa> (&values)[width<Isa>]) noexcept {
+    detail::add_halves<Isa, width<Isa>>(values);
+    return values[0];
 }
 
 /// load() of the scalar types a cache may hold; halves become floats exactly.

@@ -3,10 +3,12 @@
 ///
 /// The rule, everywhere: the higher score first, among equal scores the lower index; -0 equals 0; NaN ranks after every
 /// number. Exact ties are normal here, since max(0, .) makes many scores exactly 0.
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <span>
 
 #include "frugal/core/error.hpp"
@@ -18,17 +20,6 @@
 FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
-
-namespace detail {
-/// An integer that orders as the rule says, NaN lowest.
-[[nodiscard]] constexpr std::uint32_t score_key(float score) noexcept {
-    const auto bits = std::bit_cast<std::uint32_t>(score);
-    const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) return 0;
-    if (magnitude == 0) return 0x80000000u;
-    return bits > magnitude ? ~bits : bits | 0x80000000u;
-}
-}  // namespace detail
 
 /// Writes the indices of the min(top, scores.size()) best scores to `chosen`, ascending, and returns how many.
 /// O(scores), no scratch. `chosen` holds at least as many.
@@ -72,9 +63,53 @@ struct block_row {
     std::size_t complete = 0;
 };
 
+namespace detail {
+
+/// The best blocks of one row among those scanned, ascending by index, and others not yet dropped.
+struct best_blocks {
+    ranked_block* kept = nullptr;
+    std::size_t count = 0;
+    ranked_block threshold = 0;  ///< the top-th best so far; 0: there are fewer
+};
+
+/// Drops all but the best `top`, of which there is at least one. `other`: room for as many as are kept.
+inline void drop_beyond(best_blocks& best, std::size_t top, ranked_block* other) noexcept {
+    if (best.count < top) return;
+    // Ranked blocks differ, so exactly `top` reach the threshold. The order by index is kept: no sort at the end.
+    std::copy(best.kept, best.kept + best.count, other);
+    std::nth_element(other, other + (top - 1), other + best.count, std::greater<ranked_block>());
+    best.threshold = other[top - 1];
+    const auto* const end =
+        std::remove_if(best.kept, best.kept + best.count, [&](ranked_block ranked) { return ranked < best.threshold; });
+    best.count = static_cast<std::size_t>(end - best.kept);
+}
+
+/// Consecutive rows over the same block keys, which a thread reads once for all of them.
+struct row_group {
+    std::size_t first = 0, count = 0, complete = 0;  ///< complete: the most of any row
+};
+
+/// How select_blocks cuts its work: rows into groups, and where these are fewer than the threads, their blocks into parts.
+struct selection_plan {
+    static constexpr std::size_t piece = 128;  ///< blocks that a group's rows score one after the other
+    static constexpr std::size_t least_part = 512;
+    std::size_t group_rows = 1, groups = 0, cuts = 1;
+
+    /// Groups of up to 16 rows; smaller ones, down to 4, where there are threads to spare.
+    selection_plan(std::size_t rows, std::size_t threads) noexcept
+        : group_rows(std::min(std::min<std::size_t>(rows, 16), std::max<std::size_t>(4, (rows + threads - 1) / threads))) {}
+    /// A part has at least twice `top` blocks, or it would merely hand them on.
+    void cut(std::size_t threads, std::size_t most_blocks, std::size_t top) noexcept {
+        cuts = std::max<std::size_t>(1, std::min((threads + groups - 1) / groups, most_blocks / std::max(least_part, 2 * top)));
+    }
+};
+
+}  // namespace detail
+
 /// For each row the best `top` of its complete blocks, by score(b) = sum over heads of max(0, q[h] . key[b]) / sqrt(dim).
 /// q: [rows, heads * dim]. Row r writes chosen[r * top …], ascending, and their number to counts[r]; a row with no more
-/// than `top` blocks takes all and scores none. Scratch: the scores of one row a thread.
+/// than `top` blocks takes all and scores none. Blocks are scored a piece at a time and only those kept that rank above the
+/// top-th best so far: the scratch grows with rows at once and `top`, not with the number of blocks.
 /// Source: transformers, models/qwen4_exp, Qwen4ExpTextQSAIndexer (its tie order is unspecified; ours is not).
 /// Errors: shape_mismatch, out_of_memory.
 template <device::cpu_target Device, class Scalar>
@@ -82,43 +117,101 @@ template <device::cpu_target Device, class Scalar>
                                    std::span<const block_row<Scalar>> rows, std::size_t top, std::span<std::uint32_t> chosen,
                                    std::span<std::size_t> counts) {
     using isa = typename Device::isa;
+    using detail::best_blocks, detail::ranked_block, detail::row_group;
     if (heads == 0 || q.cols() % heads != 0 || q.rows() != rows.size() || counts.size() != rows.size() ||
         (top != 0 && chosen.size() / top < rows.size()))
         return fail(errc::shape_mismatch, "block selection of q [", q.rows(), ", ", q.cols(), "] as ", heads, " heads, for ",
                     rows.size(), " rows, ", top, " blocks each, into ", chosen.size());
-    if (rows.empty()) return {};
+    const auto is_cut = [&](std::size_t r) { return top != 0 && rows[r].complete > top; };
+    std::size_t cut_rows = 0, most = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (is_cut(r)) {
+            ++cut_rows;
+            most = std::max(most, rows[r].complete);
+            continue;
+        }
+        counts[r] = std::min(top, rows[r].complete);
+        for (std::size_t i = 0; i < counts[r]; ++i) chosen[r * top + i] = static_cast<std::uint32_t>(i);
+    }
+    if (cut_rows == 0) return {};
+    if (most > std::numeric_limits<std::uint32_t>::max())
+        return fail(errc::shape_mismatch, "block selection among ", most, " blocks, more than 32 bits can number");
+
     workspace::scope scope(scratch);
     const std::size_t dim = q.cols() / heads;
     const float divisor = std::sqrt(static_cast<float>(dim));
-    std::size_t most = 0;
-    for (const block_row<Scalar>& row : rows)
-        if (row.complete > top && row.complete > most) most = row.complete;
-    const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
-    const std::size_t parts = rows.size() < threads ? rows.size() : threads;
-    FRUGAL_TRY_ASSIGN(auto scores, scratch.matrix(parts, most));
-    const auto score = [&](std::size_t r, std::size_t begin, std::size_t end, float* out) {
-        ops::cpu::score_blocks<isa>(q.row(r), heads, dim, *rows[r].blocks, divisor, begin, end, out);
+    const std::size_t threads = std::max<std::size_t>(1, dev.concurrency());
+    detail::selection_plan plan(cut_rows, threads);
+    FRUGAL_TRY_ASSIGN(auto groups, scratch.array<row_group>(cut_rows));
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (!is_cut(r)) continue;
+        row_group* last = plan.groups == 0 ? nullptr : &groups[plan.groups - 1];
+        if (last == nullptr || last->first + last->count != r || last->count == plan.group_rows ||
+            rows[last->first].blocks != rows[r].blocks) {
+            last = &groups[plan.groups++];
+            *last = {r, 0, 0};
+        }
+        ++last->count;
+        last->complete = std::max(last->complete, rows[r].complete);
+    }
+    plan.cut(threads, most, top);
+
+    // Each part has a list for every row of a group and one to spare.
+    const std::size_t parts = plan.cuts > 1 ? plan.groups * plan.cuts : std::min(plan.groups, threads);
+    const std::size_t capacity = 2 * top + plan.piece, lists = plan.group_rows + 1;
+    FRUGAL_TRY_ASSIGN(auto best, scratch.array<best_blocks>(parts * plan.group_rows));
+    if (capacity > std::numeric_limits<std::size_t>::max() / (parts * lists))
+        return fail(errc::out_of_memory, "block selection of ", top, " blocks");
+    FRUGAL_TRY_ASSIGN(auto room, scratch.array<ranked_block>(parts * lists * capacity));
+
+    // What the rows of a group keep of the blocks of one cut.
+    const auto scan = [&](std::size_t part, const row_group& group, std::size_t begin, std::size_t end) {
+        best_blocks* const of = &best[part * plan.group_rows];
+        ranked_block* const own = &room[part * lists * capacity];
+        for (std::size_t i = 0; i < group.count; ++i) of[i] = {own + i * capacity, 0, 0};
+        for (std::size_t first = begin; first < end; first += plan.piece)
+            for (std::size_t i = 0; i < group.count; ++i) {
+                const block_row<Scalar>& row = rows[group.first + i];
+                const std::size_t last = std::min({first + plan.piece, end, row.complete});
+                if (first >= last) continue;
+                if (of[i].count > 2 * top) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);
+                of[i].count = ops::cpu::keep_blocks<isa>(q.row(group.first + i), heads, dim, *row.blocks, divisor, first, last,
+                                                         i == 0 ? std::min(end, row.complete) : 0, of[i].threshold, of[i].kept,
+                                                         of[i].count);
+            }
+        for (std::size_t i = 0; i < group.count; ++i) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);
     };
-    const auto choose = [&](std::size_t r, const float* from) {
-        counts[r] = top_indices({from, rows[r].complete}, top, chosen.data() + r * top);
+    const auto write = [&](std::size_t r, const best_blocks& from) {
+        counts[r] = from.count;
+        for (std::size_t i = 0; i < from.count; ++i) chosen[r * top + i] = detail::block_of(from.kept[i]);
     };
-    if (parts == rows.size()) {
-        // Few rows: their blocks are shared out among the threads. A score is the same whoever computes it.
-        constexpr std::size_t piece = 512;
-        const std::size_t pieces = (most + piece - 1) / piece;
-        dev.run(rows.size() * pieces, [&](std::size_t task) {
-            const std::size_t r = task / pieces, begin = task % pieces * piece;
-            if (rows[r].complete <= top || begin >= rows[r].complete) return;
-            score(r, begin, begin + piece < rows[r].complete ? begin + piece : rows[r].complete, scores.row(r));
+    if (plan.cuts == 1) {
+        dev.run(parts, [&](std::size_t part) {
+            for (std::size_t g = part; g < plan.groups; g += parts) {
+                scan(part, groups[g], 0, groups[g].complete);
+                for (std::size_t i = 0; i < groups[g].count; ++i) write(groups[g].first + i, best[part * plan.group_rows + i]);
+            }
         });
-        dev.run(rows.size(), [&](std::size_t r) { choose(r, scores.row(r)); });
         return {};
     }
     dev.run(parts, [&](std::size_t part) {
-        for (std::size_t r = part; r < rows.size(); r += parts) {
-            if (rows[r].complete > top) score(r, 0, rows[r].complete, scores.row(part));
-            choose(r, scores.row(part));
+        const row_group& group = groups[part / plan.cuts];
+        const std::size_t cut = part % plan.cuts;
+        scan(part, group, group.complete * cut / plan.cuts, group.complete * (cut + 1) / plan.cuts);
+    });
+    dev.run(plan.groups * plan.group_rows, [&](std::size_t task) {
+        const std::size_t g = task / plan.group_rows, i = task % plan.group_rows;
+        if (i >= groups[g].count) return;
+        best_blocks* const of = &best[g * plan.cuts * plan.group_rows + i];
+        best_blocks& all = of[0];
+        for (std::size_t cut = 1; cut < plan.cuts; ++cut) {
+            // A list is read up to where the first may have to borrow it.
+            const best_blocks& next = of[cut * plan.group_rows];
+            for (std::size_t n = 0; n < next.count; ++n)
+                if (next.kept[n] > all.threshold) all.kept[all.count++] = next.kept[n];
+            detail::drop_beyond(all, top, next.kept);
         }
+        write(groups[g].first + i, all);
     });
     return {};
 }
