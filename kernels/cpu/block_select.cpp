@@ -11,6 +11,8 @@ namespace ops::cpu {
         std::uint64_t, std::uint64_t*, std::size_t);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
+FRUGAL_INSTANTIATE(bfloat16)
+FRUGAL_INSTANTIATE(std::int8_t)
 #undef FRUGAL_INSTANTIATE
 }  // namespace ops::cpu
 FRUGAL_NAMESPACE_END

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
+#include "block_select_support.hpp"
 #include "frugal/tensor/scalar.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
@@ -15,27 +15,13 @@
 namespace fg = frugal;
 namespace ops = frugal::ops;
 using fg::matrix_view;
-using indices = std::vector<std::uint32_t>;
+using test::by_rule;
+using test::indices;
 
 namespace {
 
 constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-/// The rule, written down naively.
-indices by_rule(const std::vector<float>& scores, std::size_t top) {
-    indices order(scores.size());
-    std::iota(order.begin(), order.end(), 0u);
-    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-        const float x = scores[a], y = scores[b];
-        if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
-        if (!std::isnan(x) && x != y) return x > y;
-        return a < b;
-    });
-    order.resize(std::min(top, order.size()));
-    std::sort(order.begin(), order.end());
-    return order;
-}
 
 indices chosen_of(const std::vector<float>& scores, std::size_t top) {
     indices out(top, 77777u);

@@ -39,6 +39,7 @@ struct bfloat16 {
 }
 
 [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(float value) noexcept { return value; }
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr float to_float(std::int8_t value) noexcept { return static_cast<float>(value); }
 
 /// Rounds to nearest even; NaN stays a quiet NaN of the same sign, overflow becomes infinity.
 [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr bfloat16 to_bfloat16(float value) noexcept {

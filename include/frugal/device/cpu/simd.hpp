@@ -101,6 +101,42 @@ FRUGAL_ALWAYS_INLINE vec<Isa> load(const half* from) noexcept {
     return load<Isa>(lane);
 }
 
+/// bfloat16 becomes float exactly.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> load(const bfloat16* from) noexcept {
+    if constexpr (width<Isa> == 4) {
+        // Each value under a zero of its size: one instruction, where compilers would go through integer registers.
+        std::uint16_t values __attribute__((vector_size(16))) = {};
+        std::memcpy(&values, from, 4 * sizeof(bfloat16));
+        return reinterpret_cast<vec<Isa>>(__builtin_shufflevector(decltype(values){}, values, 0, 8, 1, 9, 2, 10, 3, 11));
+    } else {
+        float lane[width<Isa>];
+        for (std::size_t i = 0; i < width<Isa>; ++i) lane[i] = to_float(from[i]);
+        return load<Isa>(lane);
+    }
+}
+
+/// Signed bytes become floats exactly.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> load(const std::int8_t* from) noexcept {
+    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
+    ints values;
+    if constexpr (width<Isa> == 4) {
+        // Each byte four times, of which an arithmetic shift leaves one, extended.
+        signed char bytes __attribute__((vector_size(16))) = {};
+        std::memcpy(&bytes, from, 4);
+        const auto twice = __builtin_shufflevector(bytes, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        typedef std::int16_t words __attribute__((vector_size(16)));
+        const words pairs = reinterpret_cast<words>(twice);
+        values = reinterpret_cast<ints>(__builtin_shufflevector(pairs, pairs, 0, 8, 1, 9, 2, 10, 3, 11)) >> 24;
+    } else {
+        std::int32_t lane[width<Isa>];
+        for (std::size_t i = 0; i < width<Isa>; ++i) lane[i] = from[i];
+        std::memcpy(&values, lane, sizeof(values));
+    }
+    return __builtin_convertvector(values, vec<Isa>);
+}
+
 /// The first `n` < width elements, then zeros. For the tails of sums of products: a scalar loop there may or may not be
 /// fused into multiply-adds, depending on what the compiler makes of its surroundings, and the bits with it.
 template <class Isa, class Scalar>

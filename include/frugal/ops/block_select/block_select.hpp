@@ -56,6 +56,45 @@ inline std::size_t top_indices(std::span<const float> scores, std::size_t top, s
     return count;
 }
 
+/// Writes a key of `dim` floats as codes and the scale that is returned: the greatest magnitude / 127; code = value / scale
+/// to the nearest, halves to even, so that scale * code is within half a scale of the value. A key of zeros has scale 0, and
+/// so has one so small that its scale would not be a normal number. A key that holds NaN or an infinity has scale NaN and
+/// codes 0: its score is NaN and ranks last, where in other precisions an infinity could rank first.
+inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* codes) noexcept {
+    float most = 0;
+    bool finite = true;
+    for (std::size_t i = 0; i < dim; ++i) {
+        const float magnitude = std::fabs(key[i]);
+        finite = finite && magnitude <= std::numeric_limits<float>::max();
+        most = std::max(most, magnitude);
+    }
+    const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : most / 127.0f;
+    if (!(scale >= std::numeric_limits<float>::min())) {
+        std::fill(codes, codes + dim, std::int8_t{0});
+        return finite ? 0.0f : scale;
+    }
+    for (std::size_t i = 0; i < dim; ++i) {
+        // Adding 1.5 * 2^23 rounds to an integer, to nearest even in the default mode.
+        const float shifted = key[i] / scale + 12582912.0f;
+        codes[i] = static_cast<std::int8_t>(shifted - 12582912.0f);
+    }
+    return scale;
+}
+
+/// Which part of `reference` is in `chosen`; both ascending, as select_blocks writes them. 1 for an empty reference.
+/// The measure of a selection by keys of less precision against that by f32 keys.
+[[nodiscard]] inline double selection_recall(std::span<const std::uint32_t> reference,
+                                             std::span<const std::uint32_t> chosen) noexcept {
+    std::size_t found = 0;
+    for (std::size_t i = 0, j = 0; i < reference.size() && j < chosen.size();) {
+        const std::uint32_t wanted = reference[i], have = chosen[j];
+        if (wanted == have) ++found;
+        i += wanted <= have ? 1 : 0;
+        j += have <= wanted ? 1 : 0;
+    }
+    return reference.empty() ? 1.0 : static_cast<double>(found) / static_cast<double>(reference.size());
+}
+
 /// The blocks that one row of queries may choose from: the first `complete` of `blocks`.
 template <class Scalar>
 struct block_row {

@@ -71,7 +71,11 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t heads, std::siz
     std::size_t h = 0;
     for (; h + 4 <= heads; h += 4) add_relu_dots<Isa, 4, Blocks>(q + h * dim, keys, dim, sums);
     for (; h < heads; ++h) add_relu_dots<Isa, 1, Blocks>(q + h * dim, keys, dim, sums);
-    for (std::size_t b = 0; b < Blocks; ++b) scores[b] = sums[b] / divisor;
+    for (std::size_t b = 0; b < Blocks; ++b) {
+        if constexpr (std::is_same_v<Scalar, std::int8_t>)
+            sums[b] *= blocks.scales[(first + b) >> blocks.chunk_shift][(first + b) & mask];
+        scores[b] = sums[b] / divisor;
+    }
 }
 
 /// Blocks between the one being scored and the one being fetched. Only keys of 4 bytes are limited by memory.

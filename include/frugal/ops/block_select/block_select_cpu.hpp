@@ -19,6 +19,15 @@ struct block_key_view {
     std::size_t chunk_shift = 0, stride = 0;
 };
 
+/// Keys of 8 bits: that of block b is its codes times one scale. Chunks of scales hold one a block.
+/// ops::encode_block_key makes both.
+template <>
+struct block_key_view<std::int8_t> {
+    const std::int8_t* const* keys = nullptr;
+    const float* const* scales = nullptr;
+    std::size_t chunk_shift = 0, stride = 0;
+};
+
 namespace detail {
 
 /// An integer that orders as the rule of block_select.hpp says, NaN lowest: 0.
@@ -50,6 +59,7 @@ using ranked_block = std::uint64_t;
 namespace cpu {
 
 /// scores[b] = sum over heads of max(0, q[h] . key[b]) / divisor for begin <= b < end. Heads begin `dim` floats apart.
+/// Scalar: float, half, bfloat16, or std::int8_t, whose sum is multiplied by the scale.
 /// The bits of a score depend on the query and its block alone.
 template <class Isa, class Scalar>
 void score_blocks(const float* q, std::size_t heads, std::size_t dim, const block_key_view<Scalar>& blocks, float divisor,
