@@ -3,6 +3,7 @@
 
     python3 bench/plot.py build/bench/matmul.json matmul.svg [--filter REGEX] [--title TEXT]
     python3 bench/plot.py build/bench/load_skip.json load_skip.svg       the arms of a comparison
+    python3 bench/plot.py build/bench/qsa.json qsa.svg                   how a cost grows with the context; shared_inputs too
 
 A bar is the median over the repetitions, a whisker the range; beyond 100% of the bandwidth, data came from a cache. Benchmarks
 are named op/format/isa/shape; one panel for each op and shape. Several files are drawn together.
@@ -23,6 +24,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 import matplotlib.ticker  # noqa: E402
 
 import plot_arms  # noqa: E402
+import plot_growth  # noqa: E402
 
 LIMITS = {"of_bandwidth": "of the read bandwidth", "of_peak": "of the arithmetic peak"}
 COLOURS = {"of_bandwidth": "tab:blue", "of_peak": "tab:orange"}
@@ -54,10 +56,22 @@ def read(paths, pattern):
     return panels
 
 
-def read_arms(paths):
-    """The arms of a comparison (load_skip), if the first file holds one."""
+# Programs that compare whole runs: the key of their records, who draws these, and the title.
+COMPARISONS = {
+    "load_skip": (plot_arms.draw, "Host weights prepared in every step, or only where somebody reads them"),
+    "growth": (plot_growth.draw_retention, "QSA: what a longer context costs a decoded token"),
+    "shared_inputs": (plot_growth.draw_inputs, "QSA inputs of twelve layers: what they cost the host, by policy"),
+}
+
+
+def read_comparison(paths):
+    """(records, draw, title) of the first file if it holds a comparison."""
     with open(paths[0], encoding="utf-8") as file:
-        return json.load(file).get("load_skip", [])
+        content = json.load(file)
+    for key, (draw_it, title) in COMPARISONS.items():
+        if content.get(key):
+            return content[key], draw_it, title
+    return None
 
 
 def describe(paths):
@@ -142,10 +156,10 @@ def main():
     # Text stays text, and the same data gives the same file.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "frugal"})
     try:
-        arms = read_arms(sources)
-        if arms:
-            plot_arms.draw(arms, arguments.title or "Host weights prepared in every step, or only where somebody reads them",
-                           describe(sources), target)
+        comparison = read_comparison(sources)
+        if comparison:
+            records, draw_it, title = comparison
+            draw_it(records, arguments.title or title, describe(sources), target)
             return
         panels = read(sources, arguments.filter)
         if not panels:

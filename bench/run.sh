@@ -5,13 +5,14 @@
 #   sh bench/run.sh matmul --benchmark_filter='q4_k/avx2'    Google Benchmark's options go through
 # FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
 # FRUGAL_BENCH_BUILD the build folder (build/bench). The JSON that bench/plot.py draws lies there, named after the group.
+# Groups with a peer (qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
 
 case "${1:-}" in
     '' | -h | --help)
-        sed -n '2,7s/^# \{0,1\}//p' "$0"
+        sed -n '2,8s/^# \{0,1\}//p' "$0"
         echo "groups:" $groups
         exit 0
         ;;
@@ -45,6 +46,20 @@ for group in $chosen; do targets="$targets bench_$group"; done
     echo "could not build the benchmarks" >&2
     exit 1
 }
+
+case " $(echo $chosen) " in
+    *" qsa "*)
+        if [ -z "${FRUGAL_PEER:-}" ]; then
+            # shellcheck disable=SC2086
+            need $packages_peer
+            FRUGAL_PEER=$(sh "$root/bench/peer/get_ggml.sh" "$build/peer") || {
+                echo "ggml could not be built; going on without it" >&2
+                FRUGAL_PEER=none
+            }
+            export FRUGAL_PEER
+        fi
+        ;;
+esac
 
 # All figures come last, also where several groups run.
 result=0

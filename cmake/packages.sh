@@ -5,6 +5,7 @@ packages_build="g++ cmake ninja-build libeigen3-dev nlohmann-json3-dev libpcre2-
 packages_example="$packages_build libcli11-dev"
 packages_test="$packages_example doctest-dev python3 pkg-config xz-utils libxrt-dev uuid-dev"
 packages_bench="$packages_build libbenchmark-dev python3 python3-matplotlib"
+packages_peer="python3-pip"
 packages_clang="clang libclang-rt-dev"
 packages_ci="$packages_test $packages_bench $packages_clang ccache"
 

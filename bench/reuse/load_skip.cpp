@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "bench.hpp"
+#include "comparison.hpp"
 #include "frugal/core/version.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/model/transformer.hpp"
@@ -330,21 +331,4 @@ fg::status run(const char* json) {
 }  // namespace
 }  // namespace bench
 
-int main(int argc, char** argv) {
-    const char* json = nullptr;
-    constexpr std::string_view option = "--benchmark_out=";
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view word = argv[i];
-        if (word.starts_with(option))
-            json = argv[i] + option.size();
-        else if (!word.starts_with("--benchmark_out_format=")) {
-            std::fprintf(stderr, "load_skip takes no option %s\n", argv[i]);
-            return 2;
-        }
-    }
-    if (const auto done = bench::run(json); !done) {
-        std::fprintf(stderr, "load_skip: %s\n", done.error().message.c_str());
-        return 1;
-    }
-    return 0;
-}
+int main(int argc, char** argv) { return bench::run_with_json("load_skip", argc, argv, bench::run); }

@@ -75,6 +75,26 @@ def main():
         for wanted in ("reload_always", "skip_resident", "13 ms, 8 of them loading", "5.5 ms, 0.5 of them loading"):
             assert wanted in arms_drawing, wanted
 
+        # Growth with the context: the lines that have points, and the lengths under them.
+        growth = os.path.join(folder, "growth.json")
+        point = {"tokens": 1, "ours_ms": 2.0, "ggml_ms": 0.0}
+        with open(growth, "w", encoding="utf-8") as file:
+            json.dump({"growth": {"decode": [{"length": 32768, **point}, {"length": 1 << 20, **point}], "token": []}}, file)
+        assert run(growth, target).returncode == 0
+        with open(target, encoding="utf-8") as file:
+            drawing = file.read()
+        assert "frugal, one QSA layer" in drawing and "ggml's operators" not in drawing and "48 layers" not in drawing
+        assert ">32k<" in drawing and ">1M<" in drawing
+        with open(growth, "w", encoding="utf-8") as file:
+            json.dump({"shared_inputs": [{"policy": policy, "bias": bias, "length": 32768, "tokens": tokens, "ms": 1.0}
+                                         for policy, bias in (("shared", "bias_block"), ("incremental", "bias_none"))
+                                         for tokens in (1, 512)]}, file)
+        assert run(growth, target).returncode == 0
+        with open(target, encoding="utf-8") as file:
+            drawing = file.read()
+        for wanted in ("shared, bias a block", "incremental, no bias", "a decoded token", "a batch of 512 tokens"):
+            assert wanted in drawing, wanted
+
         assert run(source, target, "--filter", "embedding").returncode == 0
         with open(target, encoding="utf-8") as file:
             assert "q4_k" not in file.read()

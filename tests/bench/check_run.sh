@@ -4,9 +4,9 @@ set -eu
 bench=$1
 cd /
 listed=$(sh "$bench/run.sh" | sed -n 's/^groups: //p' | tr ' ' '\n' | sort)
-present=$(for file in "$bench"/ops/*.cpp "$bench"/reuse/*.cpp; do basename "$file" .cpp; done | sort)
+present=$(for file in "$bench"/*/*.cpp; do case $file in */support/*) ;; *) basename "$file" .cpp ;; esac; done | sort)
 [ "$listed" = "$present" ] || {
-    echo "groups listed: $listed; files in ops and reuse: $present" >&2
+    echo "groups listed: $listed; files: $present" >&2
     exit 1
 }
 code=0

@@ -1,0 +1,170 @@
+#pragma once
+// ggml as a peer: its C interface, bound when the program runs. Without its libraries everything still builds, and a benchmark
+// says that it has nobody to compare with.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <string>
+
+#include "frugal/core/error.hpp"
+
+namespace bench::peer {
+
+namespace fg = frugal;
+
+// Numbers and structures of ggml's interface, as far as they are used here.
+enum ggml_type : int { f32 = 0, f16 = 1, q8_0 = 8, q4_k = 12, i32 = 26, i64 = 27 };
+struct ggml_tensor;
+struct ggml_context;
+struct ggml_graph;
+struct ggml_buffer;
+struct ggml_buffer_type;
+struct ggml_backend;
+struct ggml_parameters {
+    std::size_t bytes;
+    void* memory;
+    bool no_data;
+};
+inline constexpr int interleaved_mrope = 40;
+inline constexpr int accumulate_f32 = 10;
+
+// X(result, name, arguments…)
+#define FRUGAL_PEER_FUNCTIONS(X)                                                                                                 \
+    X(ggml_context*, ggml_init, ggml_parameters)                                                                                 \
+    X(void, ggml_free, ggml_context*)                                                                                            \
+    X(std::size_t, ggml_tensor_overhead, )                                                                                       \
+    X(std::size_t, ggml_graph_overhead_custom, std::size_t, bool)                                                                \
+    X(std::size_t, ggml_row_size, int, std::int64_t)                                                                             \
+    X(ggml_tensor*, ggml_new_tensor, ggml_context*, int, int, const std::int64_t*)                                               \
+    X(ggml_tensor*, ggml_view_4d, ggml_context*, ggml_tensor*, std::int64_t, std::int64_t, std::int64_t, std::int64_t,           \
+      std::size_t, std::size_t, std::size_t, std::size_t)                                                                        \
+    X(ggml_tensor*, ggml_reshape_4d, ggml_context*, ggml_tensor*, std::int64_t, std::int64_t, std::int64_t, std::int64_t)        \
+    X(ggml_tensor*, ggml_permute, ggml_context*, ggml_tensor*, int, int, int, int)                                               \
+    X(ggml_tensor*, ggml_cont, ggml_context*, ggml_tensor*)                                                                      \
+    X(ggml_tensor*, ggml_cast, ggml_context*, ggml_tensor*, int)                                                                 \
+    X(ggml_tensor*, ggml_add, ggml_context*, ggml_tensor*, ggml_tensor*)                                                         \
+    X(ggml_tensor*, ggml_mul, ggml_context*, ggml_tensor*, ggml_tensor*)                                                         \
+    X(ggml_tensor*, ggml_scale, ggml_context*, ggml_tensor*, float)                                                              \
+    X(ggml_tensor*, ggml_fill, ggml_context*, ggml_tensor*, float)                                                               \
+    X(ggml_tensor*, ggml_relu, ggml_context*, ggml_tensor*)                                                                      \
+    X(ggml_tensor*, ggml_sigmoid, ggml_context*, ggml_tensor*)                                                                   \
+    X(ggml_tensor*, ggml_rms_norm, ggml_context*, ggml_tensor*, float)                                                           \
+    X(ggml_tensor*, ggml_mul_mat, ggml_context*, ggml_tensor*, ggml_tensor*)                                                     \
+    X(ggml_tensor*, ggml_get_rows, ggml_context*, ggml_tensor*, ggml_tensor*)                                                    \
+    X(ggml_tensor*, ggml_set_rows, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*)                                      \
+    X(ggml_tensor*, ggml_top_k, ggml_context*, ggml_tensor*, int)                                                                \
+    X(ggml_tensor*, ggml_rope_multi, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, int, int*, int, int, float, float, \
+      float, float, float, float)                                                                                                \
+    X(ggml_tensor*, ggml_flash_attn_ext, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*, float, float,    \
+      float)                                                                                                                     \
+    X(ggml_graph*, ggml_new_graph_custom, ggml_context*, std::size_t, bool)                                                      \
+    X(void, ggml_build_forward_expand, ggml_graph*, ggml_tensor*)                                                                \
+    X(ggml_backend*, ggml_backend_cpu_init, )                                                                                    \
+    X(void, ggml_backend_cpu_set_n_threads, ggml_backend*, int)                                                                  \
+    X(int, ggml_backend_graph_compute, ggml_backend*, ggml_graph*)                                                               \
+    X(ggml_buffer_type*, ggml_backend_cpu_buffer_type, )                                                                         \
+    X(ggml_buffer*, ggml_backend_alloc_ctx_tensors_from_buft, ggml_context*, ggml_buffer_type*)                                  \
+    X(void, ggml_backend_buffer_free, ggml_buffer*)                                                                              \
+    X(void, ggml_backend_tensor_set, ggml_tensor*, const void*, std::size_t, std::size_t)                                        \
+    X(void, ggml_backend_tensor_get, const ggml_tensor*, void*, std::size_t, std::size_t)                                        \
+    X(bool, ggml_prec_set_acc, ggml_tensor*, int)                                                                                \
+    X(void, ggml_log_set, void (*)(int, const char*, void*), void*)
+
+/// ggml's functions, and its CPU backend.
+struct ggml {
+#define FRUGAL_PEER_MEMBER(result, name, ...) result (*name)(__VA_ARGS__) = nullptr;
+    FRUGAL_PEER_FUNCTIONS(FRUGAL_PEER_MEMBER)
+#undef FRUGAL_PEER_MEMBER
+    ggml_backend* backend = nullptr;
+
+    /// Loads the libraries that FRUGAL_PEER lists, parted by colons, in that order.
+    /// Errors: unsupported (FRUGAL_PEER is not set, or none), io (a library cannot be loaded or lacks a function).
+    [[nodiscard]] static fg::result<ggml> load() {
+        const char* const listed = std::getenv("FRUGAL_PEER");
+        const std::string list = listed != nullptr ? listed : "none";
+        if (list.empty() || list == "none")
+            return fg::fail(fg::errc::unsupported, "FRUGAL_PEER names no libraries; see bench/peer/get_ggml.sh");
+        for (std::size_t at = 0; at < list.size();) {
+            const std::size_t end = std::min(list.find(':', at), list.size());
+            if (dlopen(list.substr(at, end - at).c_str(), RTLD_LAZY | RTLD_GLOBAL) == nullptr)
+                return fg::fail(fg::errc::io, dlerror());
+            at = end + 1;
+        }
+        ggml out;
+        const char* missing = nullptr;
+        const auto bind = [&](auto& function, const char* name) {
+            void* const found = dlsym(RTLD_DEFAULT, name);
+            if (found == nullptr) missing = name;
+            std::memcpy(&function, &found, sizeof found);
+        };
+#define FRUGAL_PEER_BIND(result, name, ...) bind(out.name, #name);
+        FRUGAL_PEER_FUNCTIONS(FRUGAL_PEER_BIND)
+#undef FRUGAL_PEER_BIND
+        if (missing != nullptr) return fg::fail(fg::errc::io, "FRUGAL_PEER's libraries have no ", missing);
+        out.ggml_log_set([](int level, const char* text, void*) { level >= 3 ? (void)std::fputs(text, stderr) : void(); },
+                         nullptr);
+        out.backend = out.ggml_backend_cpu_init();
+        if (out.backend == nullptr) return fg::fail(fg::errc::io, "ggml has no CPU backend");
+        return out;
+    }
+};
+
+/// Tensors with memory, and a graph of what is computed from them. Build the graph, `allocate`, fill the inputs, `compute`.
+class graph {
+public:
+    /// `nodes`: room for this many tensors.
+    graph(const ggml& library, std::size_t nodes) : g(library) {
+        context_ = g.ggml_init({g.ggml_tensor_overhead() * nodes + g.ggml_graph_overhead_custom(nodes, false), nullptr, true});
+        graph_ = g.ggml_new_graph_custom(context_, nodes, false);
+    }
+    graph(const graph&) = delete;
+    graph& operator=(const graph&) = delete;
+    ~graph() {
+        if (memory_ != nullptr) g.ggml_backend_buffer_free(memory_);
+        g.ggml_free(context_);
+    }
+
+    [[nodiscard]] ggml_context* context() const noexcept { return context_; }
+    ggml_tensor* tensor(ggml_type type, std::initializer_list<std::size_t> sizes) {
+        std::int64_t extents[4] = {1, 1, 1, 1};
+        int dimensions = 0;
+        for (const std::size_t size : sizes) extents[dimensions++] = static_cast<std::int64_t>(size);
+        return g.ggml_new_tensor(context_, type, dimensions, extents);
+    }
+    /// Computes `result`, and whatever it takes, whenever the graph is computed; in the order of these calls.
+    void expand(ggml_tensor* result) { g.ggml_build_forward_expand(graph_, result); }
+    /// Errors: out_of_memory.
+    [[nodiscard]] fg::status allocate() {
+        memory_ = g.ggml_backend_alloc_ctx_tensors_from_buft(context_, g.ggml_backend_cpu_buffer_type());
+        return memory_ != nullptr ? fg::status{} : fg::status(fg::fail(fg::errc::out_of_memory, "ggml could not allocate"));
+    }
+    template <class T>
+    void set(ggml_tensor* to, const T* values, std::size_t count, std::size_t first = 0) const {
+        g.ggml_backend_tensor_set(to, values, first * sizeof(T), count * sizeof(T));
+    }
+    template <class T>
+    void get(const ggml_tensor* from, T* values, std::size_t count) const {
+        g.ggml_backend_tensor_get(from, values, 0, count * sizeof(T));
+    }
+    /// Errors: device_failed.
+    [[nodiscard]] fg::status compute(std::size_t threads) const {
+        g.ggml_backend_cpu_set_n_threads(g.backend, static_cast<int>(threads));
+        const int failed = g.ggml_backend_graph_compute(g.backend, graph_);
+        return failed == 0 ? fg::status{} : fg::status(fg::fail(fg::errc::device_failed, "ggml's graph ended with ", failed));
+    }
+
+    const ggml& g;
+
+private:
+    ggml_context* context_ = nullptr;
+    ggml_graph* graph_ = nullptr;
+    ggml_buffer* memory_ = nullptr;
+};
+
+}  // namespace bench::peer
