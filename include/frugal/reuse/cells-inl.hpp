@@ -114,14 +114,13 @@ inline status cells::place(std::span<const placed_cell> placed) {
 
     sequence_set grown;
     for (const placed_cell& token : placed) grown.add(token.sequences);
-    std::vector<std::pair<sequence_id, std::size_t>> lengths;
-    lengths.reserve(grown.count());
-    grown.for_each([&](sequence_id s) { lengths.emplace_back(s, list(s).size()); });
+    grown_.clear();
+    grown.for_each([&](sequence_id s) { grown_.emplace_back(s, list(s).size()); });
     for (const placed_cell& token : placed) {
         write(row_at(token.stream), token.cell, {token.position, sets_.intern(token.sequences), next_order_++});
         token.sequences.for_each([&](sequence_id s) { list(s).push_back(token.cell); });
     }
-    for (const auto& [s, length] : lengths) settle(s, length);
+    for (const auto& [s, length] : grown_) settle(s, length);
     commit();
     return {};
 }

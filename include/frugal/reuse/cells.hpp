@@ -116,7 +116,8 @@ public:
         return token_rank(static_cast<std::size_t>(found - list(s).begin()));
     }
 
-    /// Number of a stream's content; see next_content_version(). Becomes another one if and only if the content changes.
+    /// Number of a stream's content; see next_content_version(). Becomes another one if and only if an edit changes the content;
+    /// cells that are loaded always get new ones.
     [[nodiscard]] std::uint64_t version(stream_id stream) const noexcept { return row_at(stream).version; }
     /// The changes since a version, the oldest first; nothing if they are no longer known. Valid until the next edit.
     [[nodiscard]] std::optional<std::span<const cell_change>> changes_since(stream_id stream,
@@ -254,6 +255,7 @@ private:
     // of the edit in progress
     std::vector<std::size_t> first_changed_;  // of each sequence
     std::vector<sequence_id> touched_;
+    std::vector<std::pair<sequence_id, std::size_t>> grown_;  // and their lengths before
 };
 
 }  // namespace reuse

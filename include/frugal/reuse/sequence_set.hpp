@@ -70,7 +70,9 @@ public:
     /// The index of a set, kept from now on. Refer to it before anything else is released.
     [[nodiscard]] set_index intern(const sequence_set& set) {
         if (set.empty()) return set_index::empty;
-        if (const auto known = index_of_.find(set); known != index_of_.end()) return known->second;
+        // Runs of cells have the same set.
+        if (references_[static_cast<std::size_t>(latest_)] != 0 && at(latest_) == set) return latest_;
+        if (const auto known = index_of_.find(set); known != index_of_.end()) return latest_ = known->second;
         set_index index{};
         if (free_.empty()) {
             index = static_cast<set_index>(sets_.size());
@@ -82,7 +84,7 @@ public:
             sets_[static_cast<std::size_t>(index)] = set;
         }
         index_of_.emplace(set, index);
-        return index;
+        return latest_ = index;
     }
     void refer(set_index index) noexcept {
         if (index != set_index::empty) ++references_[static_cast<std::size_t>(index)];
@@ -106,6 +108,7 @@ private:
     std::vector<sequence_set> sets_;  // set 0 is the empty one
     std::vector<std::size_t> references_;
     std::vector<set_index> free_;
+    set_index latest_ = set_index::empty;
     std::unordered_map<sequence_set, set_index, hash> index_of_;
 };
 
