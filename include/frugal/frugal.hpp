@@ -33,6 +33,8 @@
 // 5 reuse: what is not loaded or built twice
 #include "frugal/reuse/cell_blocks.hpp"
 #include "frugal/reuse/cells.hpp"
+#include "frugal/reuse/engine_input_sets.hpp"
+#include "frugal/reuse/engine_inputs.hpp"
 #include "frugal/reuse/host_buffers.hpp"
 #include "frugal/reuse/image_cache.hpp"
 #include "frugal/reuse/image_products.hpp"

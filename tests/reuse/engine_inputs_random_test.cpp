@@ -269,12 +269,13 @@ private:
 }  // namespace
 
 TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition says, on every hit too") {
-    totals dense, images, wild;
+    totals dense, several, images, wild;
     for (unsigned seed = 0; seed < 6; ++seed) {
         CAPTURE(seed);
         const std::size_t size = 20 + seed * 10;
         history(seed, manner::dense, 1, 1, size).run(60, dense);
         history(seed, manner::dense, 3, 3, size).run(60, dense);
+        history(seed, manner::dense, 1, 3, size).run(60, several);
         history(seed, manner::images, 1, 1, size).run(60, images);
         history(seed, manner::images, 2, 2, size).run(60, images);
         history(seed, manner::images, 1, 2, size).run(40, images);
@@ -282,11 +283,12 @@ TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition
         history(seed, manner::wild, 1, 3, size).run(60, wild);
         history(seed, manner::wild, 3, 3, size).run(60, wild);
     }
-    CHECK(dense.fills + images.fills + wild.fills > 100000);
+    CHECK(dense.fills + several.fills + images.fills + wild.fills > 100000);
     CHECK(dense.hits > 500);
     CHECK(images.hits > 500);
     CHECK(wild.hits > 500);
     CHECK(dense.updates > 5000);
+    CHECK(several.updates > 2000);
     CHECK(images.ranked_updates > 2000);
     CHECK(wild.updates > 500);
     CHECK(wild.refused > 100);

@@ -271,6 +271,30 @@ TEST_CASE("K14 speculation: draft 4, accept 2, take back 2: updates alone, each 
     }
 }
 
+TEST_CASE("C29 several users in one cache: updates alone as long as few blocks get other numbers") {
+    auto held = cells::create(1, 512, 3).value();
+    auto inputs = make<engine_inputs<4>>(held);
+    for (const std::size_t s : {0u, 1u, 2u}) append(held, seq(s), 40 + 3 * s);
+    CHECK(fill(inputs, held, append(held, seq(0), 1, 512)) == built);
+    for (std::size_t step = 0; step < 120; ++step) {
+        const owned_batch batch = append(held, seq(step % 3), 1, 512);
+        CHECK(fill(inputs, held, batch) == updated);
+        check_definition(inputs, held, batch);
+    }
+    REQUIRE(held.rollback(seq(1), 75));  // now it completes a block before nearly all others
+    owned_batch batch = append(held, seq(1), 4, 512);
+    CHECK(fill(inputs, held, batch) == built);
+    check_definition(inputs, held, batch);
+    REQUIRE(held.copy(seq(0), seq(2), {0, 4}));  // cells of two sequences
+    batch = append(held, seq(0), 1, 512);
+    CHECK(fill(inputs, held, batch) == built);
+    check_definition(inputs, held, batch);
+    REQUIRE(held.remove(seq(2), {0, 4}));
+    batch = append(held, seq(0), 1, 512);
+    CHECK(fill(inputs, held, batch) == built);  // sequence 2 does not begin at 0
+    check_definition(inputs, held, batch);
+}
+
 TEST_CASE("K15 a batch that finds no room changes nothing") {
     auto held = cells::create(1, 16, 1).value();
     const owned_batch batch = append(held, seq(0), 14);

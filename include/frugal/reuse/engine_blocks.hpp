@@ -37,6 +37,7 @@ public:
           rows_(streams) {
         groups_.reserve(blocks_in(size));
         freed_.reserve(4 * Ratio);
+        ordered_.reserve(8);
     }
 
     /// Blocks that a window has room for.
@@ -72,7 +73,8 @@ public:
         std::size_t sum = (cell_blk_.capacity() + blk_cells_.capacity() + blk_pos_.capacity()) * sizeof(std::int32_t) +
                           groups_.capacity() * sizeof(group) + rows_.capacity() * sizeof(row_state) +
                           freed_.capacity() * sizeof(std::int32_t);
-        for (const row_state& row : rows_) sum += row.holes.capacity() * sizeof(std::int32_t);
+        for (const row_state& row : rows_)
+            sum += row.holes.capacity() * sizeof(std::int32_t) + row.sequences.capacity() * sizeof(kept_sequence);
         return sum;
     }
 
@@ -154,59 +156,44 @@ public:
     /// Remembers what `update` needs, after a fill. O(tokens).
     void keep(const cells& held, std::size_t row, stream_id stream, std::size_t position_components) {
         row_state& state = rows_[row];
-        const auto alone = only_sequence(held, stream);
-        if (!alone) return;
-        const auto order = order_of(held, *alone, position_components, 0, never);
-        if (!order) return;
-        state.kept = true;
         state.stream = stream;
-        state.sequence = *alone;
-        state.first_repeated = order->first_repeated;
+        state.sequences.clear();
+        std::size_t tokens = 0;
+        for (std::size_t i = 0; i < held.sequences(); ++i) {
+            const auto s = static_cast<sequence_id>(i);
+            if (held.stream_of(s) != stream || held.tokens(s).empty()) continue;
+            const auto order = order_of(held, s, position_components, 0, never);
+            if (!order || order->ranked != state.ranked) return;
+            state.sequences.push_back({s, 0, 0, order->first_repeated, {}});
+            tokens += held.tokens(s).size();
+        }
         state.holes.clear();
         note_holes(held, state, 0, held.used_end(stream));
+        if (held.used_end(stream) - state.holes.size() != tokens) return;  // some cell is of several sequences
         remember(held, state);
+        state.kept = true;
     }
 
-    /// Brings a row up to date if its stream holds one sequence as before and that is dense, or its indices are ranks. False,
-    /// with nothing changed, if that cannot be done; then fill it. O(tokens changed + empty cells of the window). Another window
-    /// is possible if there is one row only.
+    /// Brings a row up to date if its cells are, as before, of one sequence each, and if the ranks of every sequence are its
+    /// indices. False if that cannot be done or more than half of the blocks would only get other numbers; then the tensors
+    /// are what they were: fill the row. O(tokens changed + blocks with other numbers + empty cells of the window). Another
+    /// window is possible if there is one row only.
     [[nodiscard]] bool update(const cells& held, std::size_t row, stream_id stream, std::size_t position_components,
                               std::size_t window) {
         row_state& state = rows_[row];
         if (!state.kept || state.stream != stream || (window != window_ && streams_ != 1)) return false;
         const auto changes = held.sequence_changes_since(stream, state.version);
-        if (!changes || only_sequence(held, stream) != std::optional(state.sequence)) return false;
-        const std::span<const cell_index> tokens = held.tokens(state.sequence);
-        std::size_t first = std::min(tokens.size(), state.tokens);  // ranks below it are what they were
-        for (const sequence_change& change : *changes)
-            if (change.sequence == state.sequence) first = std::min(first, change.first.value);
-        const auto order = order_of(held, state.sequence, position_components, first, state.first_repeated);
-        if (!order || order->ranked != state.ranked || (order->ranked && order->last_temporal / Ratio >= blocks_in(window)))
-            return false;
-        state.first_repeated = order->first_repeated;
+        if (!changes) return false;
+        note_changes(state, *changes);
+        const auto plan = plan_update(held, state, position_components, window);
+        const std::size_t used = held.used_end(stream), before = state.complete;
+        if (!plan || plan->moved > plan->complete / 2) return false;
 
-        const std::size_t complete = tokens.size() / Ratio, before = state.complete,
-                          kept = std::min({first / Ratio, complete, before});
-        const std::int32_t spare_before = spare_of(before);
         std::int32_t* const cells_of = blk_cells_.data() + row * blocks() * Ratio;
         std::int32_t* const block_of = cell_blk_.data() + row * window_;  // at 0 if the window changes
-        freed_.clear();
-        for (std::size_t i = kept * Ratio; i < before * Ratio; ++i) {
-            freed_.push_back(cells_of[i]);
-            cells_of[i] = 0;
-        }
-        for (std::size_t block = kept; block < before; ++block) write_position(row, block, {});
-        for (std::size_t i = before * Ratio; i < state.tokens; ++i) freed_.push_back(state.tail[i % Ratio]);
-
-        const bool resized = window != window_;
-        if (resized) resize(window, kept);
-        state.complete = complete;
-        const std::int32_t spare = spare_of(complete);
-        for (const std::int32_t c : freed_)
-            if (static_cast<std::size_t>(c) < window_) block_of[c] = spare;
-        write_blocks(held, row, state.sequence, kept, complete);
-
-        const std::size_t used = held.used_end(stream);
+        freed_.assign(cells_of + plan->kept * Ratio, cells_of + before * Ratio);
+        for (const kept_sequence& of : state.sequences)
+            for (std::size_t rank = of.tokens / Ratio * Ratio; rank < of.tokens; ++rank) freed_.push_back(of.tail[rank % Ratio]);
         const auto hole = [&](std::int32_t c) {
             return static_cast<std::size_t>(c) < used && held.empty(stream, cell_index(static_cast<std::size_t>(c)));
         };
@@ -215,9 +202,25 @@ public:
         for (const std::int32_t c : freed_)
             if (hole(c)) state.holes.push_back(c);
         note_holes(held, state, state.used_end, used);
+        if (used - state.holes.size() != plan->tokens) return false;
+
+        const std::int32_t spare_before = spare_of(before);
+        std::fill(cells_of + plan->kept * Ratio, cells_of + before * Ratio, 0);
+        for (std::size_t block = plan->kept; block < before; ++block) write_position(row, block, {});
+        const bool resized = window != window_;
+        if (resized) resize(window, plan->kept);
+        state.complete = plan->complete;
+        const std::int32_t spare = spare_of(plan->complete);
+        for (const std::int32_t c : freed_)
+            if (static_cast<std::size_t>(c) < window_) block_of[c] = spare;
+        write_blocks(held, row, plan->kept, plan->first_bucket);
         if (resized || spare != spare_before) {
             for (const std::int32_t c : state.holes) block_of[c] = spare;
-            for (std::size_t rank = complete * Ratio; rank < tokens.size(); ++rank) block_of[tokens[rank].value] = spare;
+            for (const kept_sequence& of : state.sequences) {
+                const std::span<const cell_index> tokens = held.tokens(of.sequence);
+                for (std::size_t rank = tokens.size() / Ratio * Ratio; rank < tokens.size(); ++rank)
+                    block_of[tokens[rank].value] = spare;
+            }
             std::fill(block_of + used, block_of + window_, spare);
         }
         remember(held, state);
@@ -234,18 +237,29 @@ private:
         std::int32_t next;
         set_index set;
     };
+    struct kept_sequence {
+        sequence_id sequence{};
+        std::size_t tokens = 0;
+        std::size_t first = 0;                   // ranks below it are what they were; set where a change is looked at
+        std::size_t first_repeated = never;      // the first rank with the temporal position of the one before it
+        std::array<std::int32_t, Ratio> tail{};  // cells of the tokens behind its last block, by place
+    };
     struct row_state {
         std::size_t complete = 0;
         bool ranked = false, outside = false;
         // What an update starts from.
         bool kept = false;
         stream_id stream{};
-        sequence_id sequence{};
         std::uint64_t version = 0;
-        std::size_t tokens = 0, used_end = 0;
-        std::size_t first_repeated = never;      // the first rank with the temporal position of the one before it
-        std::vector<std::int32_t> holes;         // empty cells before used_end
-        std::array<std::int32_t, Ratio> tail{};  // cells of the tokens behind the last block, by place
+        std::size_t used_end = 0;
+        std::vector<std::int32_t> holes;  // empty cells before used_end
+        std::vector<kept_sequence> sequences;
+    };
+    struct update_plan {
+        std::size_t first_bucket = never;  // the first index / Ratio at which blocks change
+        std::size_t kept = 0;              // blocks before it
+        std::size_t moved = 0;             // blocks that only get other numbers
+        std::size_t complete = 0, tokens = 0;
     };
     struct token_order {
         bool ranked;
@@ -296,20 +310,74 @@ private:
             std::fill(section + complete, section + blocks(), 0);
         }
     }
-    /// Blocks whose places are ranks.
-    void write_blocks(const cells& held, std::size_t row, sequence_id s, std::size_t first, std::size_t last) noexcept {
-        const std::span<const cell_index> tokens = held.tokens(s);
-        std::int32_t* const block_of = cell_blk_.data() + row * window_;
-        std::int32_t* const cells_of = blk_cells_.data() + row * blocks() * Ratio;
-        for (std::size_t block = first; block < last; ++block) {
-            for (std::size_t rank = block * Ratio; rank < (block + 1) * Ratio; ++rank) {
-                block_of[tokens[rank].value] = static_cast<std::int32_t>(block);
-                cells_of[rank] = static_cast<std::int32_t>(tokens[rank].value);
+    void note_changes(row_state& state, std::span<const sequence_change> changes) {
+        for (kept_sequence& of : state.sequences) of.first = of.tokens;
+        for (const sequence_change& change : changes) {
+            const auto known = std::find_if(state.sequences.begin(), state.sequences.end(),
+                                            [&](const kept_sequence& of) { return of.sequence == change.sequence; });
+            if (known == state.sequences.end())
+                state.sequences.push_back({change.sequence, 0, 0, never, {}});
+            else
+                known->first = std::min(known->first, change.first.value);
+        }
+    }
+    [[nodiscard]] std::optional<update_plan> plan_update(const cells& held, row_state& state, std::size_t position_components,
+                                                         std::size_t window) const noexcept {
+        update_plan plan;
+        std::size_t live = 0;
+        const auto kept_of = [&](const kept_sequence& of) {
+            return std::min({of.first / Ratio, of.tokens / Ratio, held.tokens(of.sequence).size() / Ratio});
+        };
+        for (kept_sequence& of : state.sequences) {
+            const std::size_t tokens = held.tokens(of.sequence).size(), kept = kept_of(of);
+            plan.tokens += tokens;
+            plan.complete += tokens / Ratio;
+            if (kept != tokens / Ratio || kept != of.tokens / Ratio) plan.first_bucket = std::min(plan.first_bucket, kept);
+            if (tokens == 0) {
+                of.first_repeated = never;
+                continue;
             }
-            const auto index = static_cast<std::int32_t>(block * Ratio);
-            write_position(row, block,
-                           rows_[row].ranked ? held.at(held.stream_of(s), tokens[block * Ratio]).position
-                                             : rope_position{index, index, index});
+            ++live;
+            const auto order = order_of(held, of.sequence, position_components, std::min(of.first, tokens), of.first_repeated);
+            if (!order || order->ranked != state.ranked ||
+                (state.ranked && (live > 1 || order->last_temporal / Ratio >= blocks_in(window))))
+                return std::nullopt;
+            of.first_repeated = order->first_repeated;
+        }
+        for (const kept_sequence& of : state.sequences) {
+            plan.kept += std::min(plan.first_bucket, of.tokens / Ratio);
+            plan.moved += kept_of(of) - std::min(plan.first_bucket, kept_of(of));
+        }
+        return plan;
+    }
+
+    /// A block of a sequence whose ranks are its indices.
+    void write_block(const cells& held, std::size_t row, std::size_t block, sequence_id s, std::size_t bucket) noexcept {
+        const std::span<const cell_index> tokens = held.tokens(s).subspan(bucket * Ratio, Ratio);
+        std::int32_t* const block_of = cell_blk_.data() + row * window_;
+        std::int32_t* const cells_of = blk_cells_.data() + (row * blocks() + block) * Ratio;
+        for (std::size_t place = 0; place < Ratio; ++place) {
+            block_of[tokens[place].value] = static_cast<std::int32_t>(block);
+            cells_of[place] = static_cast<std::int32_t>(tokens[place].value);
+        }
+        const auto index = static_cast<std::int32_t>(bucket * Ratio);
+        write_position(row, block,
+                       rows_[row].ranked ? held.at(held.stream_of(s), tokens[0]).position : rope_position{index, index, index});
+    }
+    /// All blocks of the row's sequences from a bucket on, the first of them being number `block`.
+    void write_blocks(const cells& held, std::size_t row, std::size_t block, std::size_t bucket) {
+        for (; block < rows_[row].complete; ++bucket) {
+            ordered_.clear();
+            for (const kept_sequence& of : rows_[row].sequences) {
+                const std::span<const cell_index> tokens = held.tokens(of.sequence);
+                if (tokens.size() / Ratio <= bucket) continue;
+                const auto places = tokens.subspan(bucket * Ratio, Ratio);
+                ordered_.push_back({*std::min_element(places.begin(), places.end()), of.sequence});
+            }
+            if (ordered_.size() > 1)
+                std::sort(ordered_.begin(), ordered_.end(),
+                          [](const auto& a, const auto& b) { return a.first_cell > b.first_cell; });
+            for (const auto& next : ordered_) write_block(held, row, block++, next.sequence, bucket);
         }
     }
     void fill_ranked(const cells& held, std::size_t row, sequence_id s) noexcept {
@@ -320,7 +388,7 @@ private:
         std::fill_n(cell_blk_.data() + row * window_, window_, spare_of(state.complete));
         std::fill_n(blk_cells_.data() + row * blocks() * Ratio, blocks() * Ratio, 0);
         clear_behind(row, state.complete);
-        write_blocks(held, row, s, 0, state.complete);
+        for (std::size_t block = 0; block < state.complete; ++block) write_block(held, row, block, s, block);
     }
     /// Another window for the only row, which has `kept` blocks: the sections of blk_pos move.
     void resize(std::size_t window, std::size_t kept) noexcept {
@@ -343,19 +411,30 @@ private:
             if (held.empty(state.stream, cell_index(j))) state.holes.push_back(static_cast<std::int32_t>(j));
     }
     void remember(const cells& held, row_state& state) noexcept {
-        const std::span<const cell_index> tokens = held.tokens(state.sequence);
         state.version = held.version(state.stream);
-        state.tokens = tokens.size();
         state.used_end = held.used_end(state.stream);
-        for (std::size_t rank = state.complete * Ratio; rank < tokens.size(); ++rank)
-            state.tail[rank % Ratio] = static_cast<std::int32_t>(tokens[rank].value);
+        for (kept_sequence& of : state.sequences) {
+            const std::span<const cell_index> tokens = held.tokens(of.sequence);
+            of.tokens = tokens.size();
+            for (std::size_t rank = tokens.size() / Ratio * Ratio; rank < tokens.size(); ++rank)
+                of.tail[rank % Ratio] = static_cast<std::int32_t>(tokens[rank].value);
+        }
+        state.sequences.erase(std::remove_if(state.sequences.begin(), state.sequences.end(),
+                                             [](const kept_sequence& of) { return of.tokens == 0; }),
+                              state.sequences.end());
     }
+
+    struct first_cell_of {
+        cell_index first_cell;
+        sequence_id sequence;
+    };
 
     std::size_t streams_ = 0, window_ = 0;
     std::vector<std::int32_t> cell_blk_, blk_cells_, blk_pos_;
     std::vector<group> groups_;
     std::vector<row_state> rows_;
     std::vector<std::int32_t> freed_;
+    std::vector<first_cell_of> ordered_;
 };
 
 }  // namespace reuse

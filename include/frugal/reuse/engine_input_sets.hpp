@@ -69,7 +69,7 @@ private:
     };
     using tuple_type = typename tuple_of<std::make_index_sequence<sets>>::type;
 
-    explicit engine_input_sets(tuple_type inputs) : inputs_(std::move(inputs)) {}
+    explicit engine_input_sets(tuple_type made) : inputs_(std::move(made)) {}
     template <std::size_t... Set>
     [[nodiscard]] static engine_input_sets make(const cells& like, std::size_t tokens, std::index_sequence<Set...>) {
         return engine_input_sets(tuple_type(inputs_of<Set>::create(like, tokens).value()...));
