@@ -2,11 +2,11 @@
 /// Which cells form which block, as tensors: cell_blk, blk_cells and blk_pos of llama.cpp's QSA inputs, value for value.
 ///
 /// A token's index is its temporal position. Blocks are cut by index and by the exact set of sequences: the cells of one set
-/// whose indices divided by the ratio are equal form a block, if all `Ratio` places in it are taken; if cells share a place, the last
-/// of them has it. Blocks are numbered by index; of several at one index, the one whose first cell is the last comes first.
-/// If places are shared, positions have heights and widths and the stream holds one sequence, then the index of a token is
-/// its rank instead. This is a rule about positions. The rule of the reference implementation (reuse/qsa_layout.hpp) is about
-/// ranks; the two agree on dense sequences: those that hold positions 0, 1, 2, … once each.
+/// whose indices divided by the ratio are equal form a block, if all `Ratio` places in it are taken; if cells share a place,
+/// the last of them has it. Blocks are numbered by index; of several at one index, the one whose first cell is the last comes
+/// first. If places are shared, positions have heights and widths and the stream holds one sequence, then the index of a token
+/// is its rank instead. This is a rule about positions. The rule of the reference implementation (reuse/qsa_layout.hpp) is
+/// about ranks; the two agree on dense sequences: those that hold positions 0, 1, 2, … once each.
 #include <algorithm>
 #include <array>
 #include <cstddef>
