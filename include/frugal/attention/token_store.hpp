@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -19,35 +20,43 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// A scalar type that caches may hold. Kernels for others would have to be instantiated.
+/// A scalar type that key-value caches may hold. Kernels for others would have to be instantiated.
 template <class Scalar>
 concept cache_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half>;
 
-/// Rows 0 … size() - 1 of `width` scalars each. Growing never moves a row. Copies are cheap and hold the same values for
-/// good: they share the chunks, and a chunk is duplicated when one of its holders is about to write into it.
-template <cache_scalar Scalar>
+/// A scalar type of rows. Signed bytes have no value of their own: their scales are somebody else's (scaled_token_store).
+template <class Scalar>
+concept stored_scalar = cache_scalar<Scalar> || std::is_same_v<Scalar, bfloat16> || std::is_same_v<Scalar, std::int8_t>;
+
+/// Rows 0 … size() - 1 of `width` scalars each, of which the first may have been dropped. Growing never moves a row. Copies
+/// are cheap and hold the same values for good: they share the chunks, and a chunk is duplicated when one of its holders is
+/// about to write into it.
+template <stored_scalar Scalar>
 class token_store {
 public:
     static constexpr std::size_t chunk_shift = 7;
     static constexpr std::size_t chunk_rows = static_cast<std::size_t>(1) << chunk_shift;
 
     explicit token_store(std::size_t width = 0) noexcept : width_(width) {}
-    token_store(const token_store& other) : width_(other.width_), size_(other.size_) { share(other); }
+    token_store(const token_store& other) : width_(other.width_), size_(other.size_), first_(other.first_) { share(other); }
     token_store& operator=(const token_store& other) {
         if (this == &other) return *this;
         width_ = other.width_;
         size_ = other.size_;
+        first_ = other.first_;
         share(other);
         return *this;
     }
     token_store(token_store&& other) noexcept
         : width_(other.width_),
           size_(std::exchange(other.size_, 0)),
+          first_(std::exchange(other.first_, 0)),
           chunks_(std::move(other.chunks_)),
           starts_(std::move(other.starts_)) {}
     token_store& operator=(token_store&& other) noexcept {
         width_ = other.width_;
         size_ = std::exchange(other.size_, 0);
+        first_ = std::exchange(other.first_, 0);
         chunks_ = std::move(other.chunks_);
         starts_ = std::move(other.starts_);
         return *this;
@@ -56,11 +65,16 @@ public:
 
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
     [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    /// The first row not dropped; at most size().
+    [[nodiscard]] std::size_t first() const noexcept { return first_; }
     /// Bytes of chunks held, shared ones included.
-    [[nodiscard]] std::size_t bytes() const noexcept { return chunks_.size() * chunk_rows * width_ * sizeof(Scalar); }
+    [[nodiscard]] std::size_t bytes() const noexcept {
+        const auto held = std::count_if(starts_.begin(), starts_.end(), [](const Scalar* start) { return start != nullptr; });
+        return static_cast<std::size_t>(held) * chunk_rows * width_ * sizeof(Scalar);
+    }
     /// What kernels read: the start of every chunk.
     [[nodiscard]] const Scalar* const* chunks() const noexcept { return starts_.data(); }
-    /// Row `index` < size(), or a row reserved and already written.
+    /// Row first() <= `index` < size(), or a row reserved and already written.
     [[nodiscard]] const Scalar* row(std::size_t index) const noexcept {
         return starts_[index >> chunk_shift] + (index & (chunk_rows - 1)) * width_;
     }
@@ -74,7 +88,7 @@ public:
             if (chunks_[c].use_count() == 1) continue;
             FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
             const std::size_t used = size_ > c * chunk_rows ? size_ - c * chunk_rows : 0;
-            if (used != 0) std::memcpy(fresh->data(), starts_[c], used * width_ * sizeof(Scalar));
+            if (used != 0 && starts_[c] != nullptr) std::memcpy(fresh->data(), starts_[c], used * width_ * sizeof(Scalar));
             starts_[c] = fresh->data();
             chunks_[c] = std::move(fresh);
         }
@@ -87,36 +101,59 @@ public:
         }
         return {};
     }
-    /// Fills a reserved row from floats; halves are rounded to nearest even. Different rows may be filled at once.
-    void write(std::size_t index, const float* values) noexcept {
-        Scalar* to = chunks_[index >> chunk_shift]->data() + (index & (chunk_rows - 1)) * width_;
+    /// A reserved row, to be filled. Different rows may be filled at once.
+    [[nodiscard]] Scalar* reserved_row(std::size_t index) noexcept {
+        return chunks_[index >> chunk_shift]->data() + (index & (chunk_rows - 1)) * width_;
+    }
+    /// Fills a reserved row from floats, rounded to nearest even.
+    void write(std::size_t index, const float* values) noexcept requires(!std::is_same_v<Scalar, std::int8_t>) {
+        Scalar* to = reserved_row(index);
         if constexpr (std::is_same_v<Scalar, float>) {
             std::memcpy(to, values, width_ * sizeof(float));
         } else {
-            for (std::size_t i = 0; i < width_; ++i) to[i] = to_half(values[i]);
+            for (std::size_t i = 0; i < width_; ++i) {
+                if constexpr (std::is_same_v<Scalar, half>)
+                    to[i] = to_half(values[i]);
+                else
+                    to[i] = to_bfloat16(values[i]);
+            }
         }
     }
     /// Makes `count` written rows part of the store.
     void commit(std::size_t count) noexcept { size_ += count; }
     /// Forgets all but the first `size` rows; their room is kept.
-    void truncate(std::size_t size) noexcept { size_ = size < size_ ? size : size_; }
-
-    /// The rows, without gaps.
-    void save(byte_writer& out) const {
-        for (std::size_t r = 0; r < size_; ++r) out.write_span(std::span<const Scalar>(row(r), width_));
+    void truncate(std::size_t size) noexcept {
+        size_ = size < size_ ? size : size_;
+        first_ = size_ < first_ ? size_ : first_;
     }
-    /// A store of `size` rows as saved. The bytes left are checked before memory is taken.
-    [[nodiscard]] static result<token_store> load(byte_reader& in, std::size_t width, std::size_t size) {
+    /// Drops the rows before `row` <= size(). The others keep their indices; chunks of dropped rows alone are let go.
+    void drop_before(std::size_t row) noexcept {
+        if (row <= first_) return;
+        for (std::size_t c = first_ >> chunk_shift; c < row >> chunk_shift; ++c) {
+            chunks_[c].reset();
+            starts_[c] = nullptr;
+        }
+        first_ = row;
+    }
+
+    /// The rows not dropped, without gaps.
+    void save(byte_writer& out) const {
+        for (std::size_t r = first_; r < size_; ++r) out.write_span(std::span<const Scalar>(row(r), width_));
+    }
+    /// A store of rows `first` … `size` - 1 as saved. The bytes left are checked before memory is taken for rows; `first` is
+    /// the caller's to check.
+    [[nodiscard]] static result<token_store> load(byte_reader& in, std::size_t width, std::size_t size, std::size_t first = 0) {
         const std::size_t row_bytes = sizeof(std::uint64_t) + width * sizeof(Scalar);
-        if (size > in.remaining() / row_bytes)
-            return fail(errc::malformed_file, "saved state of ", size, " rows of ", row_bytes, " bytes ends after ",
-                        in.remaining(), " bytes");
+        if (size < first || size - first > in.remaining() / row_bytes)
+            return fail(errc::malformed_file, "saved state of rows ", first, " to ", size, ", of ", row_bytes,
+                        " bytes each, ends after ", in.remaining(), " bytes");
         token_store out(width);
-        FRUGAL_TRY(out.reserve(size));
-        for (std::size_t r = 0; r < size; ++r)
-            FRUGAL_TRY(
-                in.read_span(std::span<Scalar>(out.chunks_[r >> chunk_shift]->data() + (r & (chunk_rows - 1)) * width, width)));
-        out.commit(size);
+        out.size_ = out.first_ = first;
+        out.chunks_.resize(first >> chunk_shift);
+        out.starts_.resize(first >> chunk_shift);
+        FRUGAL_TRY(out.reserve(size - first));
+        for (std::size_t r = first; r < size; ++r) FRUGAL_TRY(in.read_span(std::span<Scalar>(out.reserved_row(r), width)));
+        out.commit(size - first);
         return out;
     }
 
@@ -134,7 +171,7 @@ private:
         starts_.assign(other.starts_.begin(), other.starts_.begin() + held);
     }
 
-    std::size_t width_ = 0, size_ = 0;
+    std::size_t width_ = 0, size_ = 0, first_ = 0;
     std::vector<std::shared_ptr<chunk>> chunks_;
     std::vector<const Scalar*> starts_;
 };

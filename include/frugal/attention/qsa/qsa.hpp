@@ -26,8 +26,9 @@ namespace attention {
 ///   more; ranked by score, then by lower index (ops/block_select), and
 /// - its tail: the tokens after the last complete block, always.
 /// Only those tokens' keys and values are read. With few enough tokens the result has the bits of full attention.
-/// NormWeight: how the weights of all norms are stored. Scalar: of keys and values. IndexScalar: of indexer keys.
-template <std::size_t Ratio, ops::norm_weight_policy NormWeight, cache_scalar Scalar = float, cache_scalar IndexScalar = float>
+/// NormWeight: how the weights of all norms are stored. Scalar: of keys and values. IndexScalar: of indexer keys; float, half,
+/// bfloat16 or std::int8_t (with a scale a block).
+template <std::size_t Ratio, ops::norm_weight_policy NormWeight, cache_scalar Scalar = float, index_scalar IndexScalar = float>
 struct qsa {
     static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, ops::norm_weight::zero_centred>");
 
@@ -38,9 +39,10 @@ struct qsa {
     using products = full_products;  ///< the indexer's small products are always the host's
     using state = qsa_cache<Scalar, IndexScalar>;
 
-    /// A cache for layers of these sizes. Errors: invalid_argument.
-    [[nodiscard]] static result<state> create_state(const dims& d, std::size_t sequences, std::size_t max_tokens) {
-        return state::create(d.kv_heads, d.head_dim, d.index_dim, Ratio, sequences, max_tokens);
+    /// A cache for layers of these sizes; see qsa_cache for `raw_history`. Errors: invalid_argument.
+    [[nodiscard]] static result<state> create_state(const dims& d, std::size_t sequences, std::size_t max_tokens,
+                                                    std::size_t raw_history = state::unlimited) {
+        return state::create(d.kv_heads, d.head_dim, d.index_dim, Ratio, sequences, max_tokens, raw_history);
     }
 
     /// x, y: [rows, hidden]; y may be the memory of x. `layout` has had this batch appended; the layers of one ratio share

@@ -2,11 +2,13 @@
 /// What a QSA layer keeps of every sequence: keys and values, raw indexer keys, and the finished keys of complete blocks.
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
 #include "frugal/attention/kv_cache.hpp"
+#include "frugal/attention/qsa/index_store.hpp"
 #include "frugal/attention/token_store.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
@@ -18,35 +20,47 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// A key-value cache with the indexer's keys beside it. The indexer's precision is a type of its own and does not follow
-/// the cache's: a selection by coarse keys drops tokens outright.
+/// the cache's: a selection by coarse keys drops tokens outright. Its measured recall: tests/ops/index_keys_test.cpp.
 ///
 /// A block's key (pooled, normed, rotated) is computed once, by the token that completes it; rollback into a block forgets
 /// the key and keeps the raw keys before the cut, so the block is completed anew. Ranges in the middle cannot be removed.
-template <cache_scalar Scalar = float, cache_scalar IndexScalar = float>
+///
+/// Raw keys serve nothing but the open block and such a rollback. With a `raw_history` only the newest so many tokens, and the
+/// blocks they lie in, keep theirs; the memory of the others is freed as the sequence grows. Then a rollback to no more than
+/// `raw_history` tokens before the greatest length that the sequence has had is possible as before, and one to the border of
+/// a block always; one further back into a block is refused.
+template <cache_scalar Scalar = float, index_scalar IndexScalar = float>
 class qsa_cache {
 public:
     using scalar = Scalar;
     using index_scalar = IndexScalar;
+    using raw_key_store = token_store<raw_index_scalar<IndexScalar>>;
+    using key_store = block_key_store<IndexScalar>;
     /// One sequence as it was.
     struct snapshot_type {
         std::size_t ratio = 0;
         typename basic_kv_cache<Scalar>::snapshot_type tokens;
-        token_store<IndexScalar> raw_keys, block_keys;
+        raw_key_store raw_keys;
+        key_store block_keys;
     };
+    /// A `raw_history` that keeps every raw key.
+    static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
     /// `ratio`: tokens in a block. Errors: invalid_argument.
     [[nodiscard]] static result<qsa_cache> create(std::size_t kv_heads, std::size_t head_dim, std::size_t index_dim,
-                                                  std::size_t ratio, std::size_t sequences, std::size_t max_tokens) {
+                                                  std::size_t ratio, std::size_t sequences, std::size_t max_tokens,
+                                                  std::size_t raw_history = unlimited) {
         if (index_dim == 0 || ratio == 0)
             return fail(errc::invalid_argument, "QSA cache of indexer keys with ", index_dim, " features in blocks of ", ratio);
         FRUGAL_TRY_ASSIGN(auto tokens, basic_kv_cache<Scalar>::create(kv_heads, head_dim, sequences, max_tokens));
-        return qsa_cache(std::move(tokens), index_dim, ratio);
+        return qsa_cache(std::move(tokens), index_dim, ratio, raw_history);
     }
 
     [[nodiscard]] std::size_t kv_heads() const noexcept { return tokens_.kv_heads(); }
     [[nodiscard]] std::size_t head_dim() const noexcept { return tokens_.head_dim(); }
     [[nodiscard]] std::size_t index_dim() const noexcept { return index_dim_; }
     [[nodiscard]] std::size_t max_tokens() const noexcept { return tokens_.max_tokens(); }
+    [[nodiscard]] std::size_t raw_history() const noexcept { return raw_history_; }
     [[nodiscard]] reuse::block_ratio ratio() const noexcept { return ratio_; }
     /// Bytes held; chunks that several sequences share count for each.
     [[nodiscard]] std::size_t bytes() const noexcept {
@@ -56,10 +70,10 @@ public:
     }
     /// Keys and values of the attention.
     [[nodiscard]] const basic_kv_cache<Scalar>& tokens() const noexcept { return tokens_; }
-    /// Indexer keys as projected, a row a token: [index_dim].
-    [[nodiscard]] const token_store<IndexScalar>& raw_keys(sequence_id s) const noexcept { return at(s).raw; }
+    /// Indexer keys as projected, a row a token: [index_dim]. Rows before first() are gone.
+    [[nodiscard]] const raw_key_store& raw_keys(sequence_id s) const noexcept { return at(s).raw; }
     /// Finished keys of complete blocks, a row a block: [index_dim].
-    [[nodiscard]] const token_store<IndexScalar>& block_keys(sequence_id s) const noexcept { return at(s).blocks; }
+    [[nodiscard]] const key_store& block_keys(sequence_id s) const noexcept { return at(s).blocks; }
 
     // For forward passes: reserve, write rows beyond length(), attend, commit. A pass that fails before commit changes nothing.
 
@@ -75,11 +89,12 @@ public:
         tokens_.commit(s, tokens);
         at(s).raw.commit(tokens);
         at(s).blocks.commit(ratio_.complete_blocks(length + tokens) - ratio_.complete_blocks(length));
+        if (length + tokens > raw_history_) at(s).raw.drop_before(block_start(length + tokens - raw_history_));
     }
     /// What the kernels read; valid until the sequence's next reserve.
     [[nodiscard]] ops::key_value_view<Scalar> view(sequence_id s) const noexcept { return tokens_.view(s); }
     [[nodiscard]] ops::block_key_view<IndexScalar> block_view(sequence_id s) const noexcept {
-        return {at(s).blocks.chunks(), token_store<IndexScalar>::chunk_shift, index_dim_};
+        return view_block_keys(at(s).blocks);
     }
 
     // The operations of a sequence state; see attention/batch.hpp. Errors besides theirs: invalid_argument (no such sequence).
@@ -103,8 +118,16 @@ public:
         at(s) = {from.raw_keys, from.block_keys};
         return {};
     }
-    [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept { return tokens_.can_rollback(s, tokens); }
+    [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept {
+        if (!tokens_.can_rollback(s, tokens)) return false;
+        const std::size_t left = length(s) - tokens;
+        return block_start(left) == left || block_start(left) >= at(s).raw.first();
+    }
     [[nodiscard]] status rollback(sequence_id s, std::size_t tokens) {
+        if (tokens_.can_rollback(s, tokens) && !can_rollback(s, tokens))
+            return fail(errc::cannot_rollback, "taking back ", tokens, " of ", length(s), " tokens re-opens the block of token ",
+                        block_start(length(s) - tokens), ", but raw indexer keys are kept from token ", at(s).raw.first(),
+                        " on; create the cache with a raw_history of the longest rollback");
         FRUGAL_TRY(tokens_.rollback(s, tokens));
         at(s).raw.truncate(length(s));
         at(s).blocks.truncate(ratio_.complete_blocks(length(s)));
@@ -123,30 +146,35 @@ public:
         const index_keys none = fresh();
         const index_keys& from = is_one_of(s, sequences()) ? at(s) : none;
         out.write(save_tag);
-        out.write(static_cast<std::uint32_t>(sizeof(IndexScalar)));
+        out.write(precision_code());
         out.write(static_cast<std::uint64_t>(index_dim_));
         out.write(static_cast<std::uint64_t>(ratio_.tokens()));
+        out.write(static_cast<std::uint64_t>(from.raw.first()));
         tokens_.save(s, out);
         from.raw.save(out);
         from.blocks.save(out);
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check_sequence(s, sequences()));
-        std::uint32_t tag = 0, scalar_bytes = 0;
-        std::uint64_t index_dim = 0, ratio = 0;
+        std::uint32_t tag = 0, precision = 0;
+        std::uint64_t index_dim = 0, ratio = 0, raw_first = 0;
         FRUGAL_TRY(in.read(tag));
-        FRUGAL_TRY(in.read(scalar_bytes));
+        FRUGAL_TRY(in.read(precision));
         FRUGAL_TRY(in.read(index_dim));
         FRUGAL_TRY(in.read(ratio));
+        FRUGAL_TRY(in.read(raw_first));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a QSA cache");
-        if (scalar_bytes != sizeof(IndexScalar) || index_dim != index_dim_ || ratio != ratio_.tokens())
-            return fail(errc::shape_mismatch, "saved indexer keys of ", index_dim, " scalars of ", scalar_bytes,
-                        " bytes in blocks of ", ratio, ", not ", index_dim_, " of ", sizeof(IndexScalar), " in blocks of ",
-                        ratio_.tokens());
+        if (precision != precision_code() || index_dim != index_dim_ || ratio != ratio_.tokens())
+            return fail(errc::shape_mismatch, "saved indexer keys of ", index_dim, " features in blocks of ", ratio,
+                        precision == precision_code() ? "" : ", in another precision", ", where ", index_dim_, " in blocks of ",
+                        ratio_.tokens(), " belong, in ", index_scalar_name<IndexScalar>);
         FRUGAL_TRY_ASSIGN(auto tokens, tokens_.parse(in));
         const std::size_t length = tokens.keys.size();
-        FRUGAL_TRY_ASSIGN(auto raw, token_store<IndexScalar>::load(in, index_dim_, length));
-        FRUGAL_TRY_ASSIGN(auto blocks, token_store<IndexScalar>::load(in, index_dim_, ratio_.complete_blocks(length)));
+        if (raw_first > block_start(length) || raw_first % ratio_.tokens() != 0)
+            return fail(errc::malformed_file, "saved raw indexer keys begin at token ", raw_first, " of ", length,
+                        ", not with a block that is needed");
+        FRUGAL_TRY_ASSIGN(auto raw, raw_key_store::load(in, index_dim_, length, static_cast<std::size_t>(raw_first)));
+        FRUGAL_TRY_ASSIGN(auto blocks, key_store::load(in, index_dim_, ratio_.complete_blocks(length)));
         FRUGAL_TRY(tokens_.restore(s, tokens));
         at(s) = {std::move(raw), std::move(blocks)};
         return {};
@@ -154,26 +182,40 @@ public:
 
 private:
     struct index_keys {
-        token_store<IndexScalar> raw, blocks;
+        raw_key_store raw;
+        key_store blocks;
     };
     static constexpr std::uint32_t save_tag = 0x43415351;  // "QSAC"
+    /// The letters of the precision's name.
+    [[nodiscard]] static constexpr std::uint32_t precision_code() noexcept {
+        std::uint32_t code = 0;
+        for (const char letter : index_scalar_name<IndexScalar>) code = code << 8 | static_cast<std::uint8_t>(letter);
+        return code;
+    }
 
-    qsa_cache(basic_kv_cache<Scalar> tokens, std::size_t index_dim, std::size_t ratio)
-        : tokens_(std::move(tokens)), index_dim_(index_dim), ratio_(ratio), index_(tokens_.sequences(), fresh()) {}
+    qsa_cache(basic_kv_cache<Scalar> tokens, std::size_t index_dim, std::size_t ratio, std::size_t raw_history)
+        : tokens_(std::move(tokens)),
+          index_dim_(index_dim),
+          raw_history_(raw_history),
+          ratio_(ratio),
+          index_(tokens_.sequences(), fresh()) {}
 
-    [[nodiscard]] index_keys fresh() const {
-        return {token_store<IndexScalar>(index_dim_), token_store<IndexScalar>(index_dim_)};
+    [[nodiscard]] index_keys fresh() const { return {raw_key_store(index_dim_), key_store(index_dim_)}; }
+    /// The first token of the block that the token after `length` tokens belongs to.
+    [[nodiscard]] std::size_t block_start(std::size_t length) const noexcept {
+        return ratio_.complete_blocks(length) * ratio_.tokens();
     }
     [[nodiscard]] index_keys& at(sequence_id s) noexcept { return index_[static_cast<std::size_t>(s)]; }
     [[nodiscard]] const index_keys& at(sequence_id s) const noexcept { return index_[static_cast<std::size_t>(s)]; }
 
     basic_kv_cache<Scalar> tokens_;
-    std::size_t index_dim_;
+    std::size_t index_dim_, raw_history_;
     reuse::block_ratio ratio_;
     std::vector<index_keys> index_;
 };
 
-static_assert(sequence_state<qsa_cache<>> && sequence_state<qsa_cache<half, float>> && sequence_state<qsa_cache<half, half>>,
+static_assert(sequence_state<qsa_cache<>> && sequence_state<qsa_cache<half, float>> && sequence_state<qsa_cache<half, half>> &&
+                  sequence_state<qsa_cache<float, bfloat16>> && sequence_state<qsa_cache<float, std::int8_t>>,
               "frugal: the QSA cache must offer every operation of a sequence state");
 
 }  // namespace attention
