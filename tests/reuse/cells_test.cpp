@@ -363,6 +363,26 @@ TEST_CASE("shifting: shared cells move for all, what leaves the front is removed
     CHECK(code(cache.rollback(seq(0), 6)) == fg::errc::cannot_rollback);
 }
 
+TEST_CASE("a copy onto nothing is reported as one, from which rank on and how many; a copy onto tokens is not") {
+    cells cache = cells_of(1, 16, 3);
+    fill(cache, 0, 6);
+    const placed_cell own = token(0, 9, text(1), 2);
+    REQUIRE(cache.place({&own, 1}));
+    const auto version = cache.version(row(0));
+    REQUIRE(cache.copy(seq(0), seq(1), {2, 5}));
+    REQUIRE(cache.copy(seq(0), seq(2), {2, 5}));
+    const auto changes = cache.sequence_changes_since(row(0), version).value();
+    REQUIRE(changes.size() == 2);
+    CHECK(changes[0].sequence == seq(1));
+    CHECK(changes[0].first == token_rank(0));
+    CHECK(changes[0].copied_from == seq(0));
+    CHECK(changes[0].copied_first == token_rank(2));
+    CHECK(changes[0].copied == 3);
+    CHECK(changes[1].sequence == seq(2));
+    CHECK(changes[1].first == token_rank(1));
+    CHECK(changes[1].copied_from == sequence_id::padding);
+}
+
 TEST_CASE("copies across streams replace a range; they refuse to overwrite what lies outside it") {
     cells cache = cells_of(2, 16, 2);
     fill(cache, 0, 6);
