@@ -117,7 +117,8 @@ public:
           held_(cells::create(streams, size, sequences).value()),
           kinds_(kinds(held_)),
           padding_(std::array<std::size_t, 4>{1, 4, 16, size}[below(4)]),
-          scattered_(below(2) == 0) {}
+          scattered_(below(2) == 0),
+          plain_(how == manner::images && below(2) == 0) {}
 
     void run(std::size_t steps, totals& sum) {
         for (std::size_t step = 0; step < steps; ++step) {
@@ -168,8 +169,9 @@ private:
             if (how_ == manner::wild && held_.streams() == 1 && below(5) == 0) members.add(any());
             for (std::size_t i = 0; i < count; ++i) {
                 const auto n = static_cast<std::int32_t>(i);
-                const rope_position position =
-                    image ? rope_position{at, at + n / 2, at + n % 2} : rope_position{at + n, at + n, at + n};
+                const rope_position position = image    ? rope_position{at, at + n / 2, at + n % 2}
+                                               : plain_ ? rope_position{at + n, 0, 0}
+                                                        : rope_position{at + n, at + n, at + n};
                 placed.push_back({held_.stream_of(s), cell_index(free[i]), position, members});
                 fresh.add(s, cell_index(free[i]), position);
             }
@@ -261,7 +263,7 @@ private:
     cells held_;
     std::vector<std::unique_ptr<kind_base>> kinds_;
     std::size_t padding_;
-    bool scattered_;
+    bool scattered_, plain_;  // plain: text without heights and widths
     owned_batch batch_;
     std::vector<cells> checkpoint_;
 };

@@ -295,6 +295,56 @@ TEST_CASE("C29 several users in one cache: updates alone as long as few blocks g
     check_definition(inputs, held, batch);
 }
 
+TEST_CASE("tokens in any cells: updates alone, wherever cells are taken and freed") {
+    auto held = cells::create(1, 64, 1).value();
+    auto inputs = make<engine_inputs<4>>(held);
+    std::size_t next = 0;
+    const auto put = [&](std::size_t at) {
+        REQUIRE(held.place(std::array{reuse::placed_cell{stream_id{}, cell_index(at), text(next), reuse::sequence_set(seq(0))}}));
+        owned_batch out;
+        out.add(seq(0), cell_index(at), text(next++));
+        out.window = 64;
+        return out;
+    };
+    CHECK(fill(inputs, held, put(3)) == built);
+    for (const std::size_t at : {20u, 7u, 9u, 40u, 1u, 30u, 2u, 8u, 50u}) {  // holes appear, are filled, and blocks complete
+        const owned_batch batch = put(at);
+        CHECK(fill(inputs, held, batch) == updated);
+        check_definition(inputs, held, batch);
+    }
+    for (const std::size_t back : {1u, 1u, 3u, 1u}) {  // of the tail, of blocks, of cells within others
+        REQUIRE(held.rollback(seq(0), back));
+        next -= back;
+        owned_batch batch;
+        batch.add(seq(0), cell_index(3), text(0));
+        batch.window = 64;
+        CHECK(fill(inputs, held, batch) == updated);
+        check_definition(inputs, held, batch);
+    }
+}
+
+TEST_CASE("an image that is past a smaller window does not make indices ranks there") {
+    auto held = cells::create(1, 64, 1).value();
+    auto inputs = make<engine_inputs<4, reuse::incremental, causal, bias_cell<>>>(held);
+    owned_batch batch;
+    std::vector<reuse::placed_cell> placed;
+    for (const rope_position& at : {rope_position{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {40, 40, 40}, {40, 40, 41}}) {
+        placed.push_back({stream_id{}, cell_index(placed.size()), at, reuse::sequence_set(seq(0))});
+        batch.add(seq(0), placed.back().cell, at);
+    }
+    REQUIRE(held.place(placed));
+    batch.components = 4;
+    batch.window = 64;
+    CHECK(fill(inputs, held, batch) == built);
+    check_definition(inputs, held, batch);
+    batch.window = 60;
+    CHECK(fill(inputs, held, batch) == updated);
+    check_definition(inputs, held, batch);
+    batch.window = 16;
+    CHECK(fill(inputs, held, batch) == built);
+    check_definition(inputs, held, batch);
+}
+
 TEST_CASE("K15 a batch that finds no room changes nothing") {
     auto held = cells::create(1, 16, 1).value();
     const owned_batch batch = append(held, seq(0), 14);
@@ -414,6 +464,11 @@ TEST_CASE("batches that break their rules are refused") {
     CHECK(code([](owned_batch& b) { b.window = 0; }) == fg::errc::invalid_argument);
     CHECK(code([](owned_batch& b) { b.window = 17; }) == fg::errc::invalid_argument);
     CHECK(code([](owned_batch& b) { b.window = 3; }) == fg::errc::invalid_argument);  // leaves out a cell
+    CHECK(code([](owned_batch& b) {
+              b = {};
+              b.add(seq(0), cell_index(0), text(0));
+              b.window = 2;  // leaves out cells of other tokens
+          }) == fg::errc::invalid_argument);
     CHECK(code([](owned_batch& b) { b.sequences[5] = seq(2); }) == fg::errc::invalid_argument);
     CHECK(code([](owned_batch& b) { b.sequences[5] = sequence_id::padding; }) == fg::errc::invalid_argument);
     CHECK(code([](owned_batch& b) { b.places[5] = cell_index(4); }) == fg::errc::invalid_argument);  // an empty cell

@@ -46,7 +46,7 @@ public:
     [[nodiscard]] std::size_t streams() const noexcept { return streams_; }
     [[nodiscard]] std::size_t window() const noexcept { return window_; }
     [[nodiscard]] std::size_t blocks() const noexcept { return blocks_in(window_); }
-    /// [window, streams]: the block of each cell; of one that is in none, the first block that is none (the last, if all are).
+    /// [window, streams]: the block of each cell; the number behind the last block for cells that are in none.
     [[nodiscard]] std::span<const std::int32_t> cell_blk() const noexcept {
         return std::span(cell_blk_).first(streams_ * window_);
     }
@@ -181,8 +181,8 @@ public:
     [[nodiscard]] bool update(const cells& held, std::size_t row, stream_id stream, std::size_t position_components,
                               std::size_t window) {
         row_state& state = rows_[row];
-        if (!state.kept || state.stream != stream || (window != window_ && streams_ != 1)) return false;
-        const auto changes = held.sequence_changes_since(stream, state.version);
+        if (!state.kept || (window != window_ && streams_ != 1)) return false;
+        const auto changes = held.sequence_changes_since(stream, state.version);  // of another stream, there are none
         if (!changes) return false;
         note_changes(state, *changes);
         const auto plan = plan_update(held, state, position_components, window);
@@ -266,9 +266,7 @@ private:
         std::size_t first_repeated, last_temporal;
     };
 
-    [[nodiscard]] std::int32_t spare_of(std::size_t complete) const noexcept {
-        return static_cast<std::int32_t>(std::min(complete, blocks() - 1));
-    }
+    [[nodiscard]] static std::int32_t spare_of(std::size_t complete) noexcept { return static_cast<std::int32_t>(complete); }
     /// The one sequence that has tokens in a stream.
     [[nodiscard]] static std::optional<sequence_id> only_sequence(const cells& held, stream_id stream) noexcept {
         std::optional<sequence_id> found;
