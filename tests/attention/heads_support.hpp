@@ -90,12 +90,12 @@ struct layer_weights {
     }
 };
 
-inline layer_weights random_layer(std::size_t budget, std::size_t index_heads = 2, unsigned seed = 1) {
+inline layer_weights random_layer(std::size_t budget, std::size_t index_heads = 2, unsigned seed = 1, std::size_t head_dim = 19) {
     layer_weights out;
     out.dims.hidden = 21;
     out.dims.heads = 4;
     out.dims.kv_heads = 2;
-    out.dims.head_dim = 19;
+    out.dims.head_dim = head_dim;
     out.dims.eps = 1e-6f;
     out.dims.index_heads = index_heads;
     out.dims.index_dim = 11;
@@ -107,12 +107,12 @@ inline layer_weights random_layer(std::size_t budget, std::size_t index_heads = 
         to.resize(size);
         for (float& value : to) value = normal(generator);
     };
-    fill(out.q, 2 * 76 * 21, 0.3f);
-    fill(out.k, 38 * 21, 0.3f);
-    fill(out.v, 38 * 21, 0.3f);
-    fill(out.o, 21 * 76, 0.2f);
-    fill(out.q_norm, 19, 0.3f);
-    fill(out.k_norm, 19, 0.3f);
+    fill(out.q, 2 * 4 * head_dim * 21, 0.3f);
+    fill(out.k, 2 * head_dim * 21, 0.3f);
+    fill(out.v, 2 * head_dim * 21, 0.3f);
+    fill(out.o, 21 * 4 * head_dim, 0.2f);
+    fill(out.q_norm, head_dim, 0.3f);
+    fill(out.k_norm, head_dim, 0.3f);
     fill(out.indexer_q, index_heads * 11 * 21, 0.3f);
     fill(out.indexer_k, 11 * 21, 0.3f);
     fill(out.indexer_q_norm, 11, 0.3f);

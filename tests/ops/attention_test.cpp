@@ -23,20 +23,11 @@ namespace {
 constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 constexpr std::size_t chunk_shift = 5, chunk_rows = 32;
 
-template <class Scalar>
-Scalar narrow(float value) {
-    if constexpr (std::is_same_v<Scalar, float>)
-        return value;
-    else
-        return fg::to_half(value);
-}
-
 /// Keys and values of one sequence, each chunk in memory of its own.
-template <class Scalar = float>
 struct sequence {
-    std::vector<std::vector<Scalar>> key_chunks, value_chunks;
-    std::vector<const Scalar*> keys, values;
-    ops::key_value_view<Scalar> view;
+    std::vector<std::vector<float>> key_chunks, value_chunks;
+    std::vector<const float*> keys, values;
+    ops::key_value_view<float> view;
     std::size_t width;
 
     sequence(std::size_t tokens, std::size_t width_, unsigned seed) : width(width_) {
@@ -45,15 +36,15 @@ struct sequence {
         for (std::size_t t = 0; t < tokens; t += chunk_rows) {
             key_chunks.emplace_back(chunk_rows * width);
             value_chunks.emplace_back(chunk_rows * width);
-            for (Scalar& x : key_chunks.back()) x = narrow<Scalar>(normal(generator));
-            for (Scalar& x : value_chunks.back()) x = narrow<Scalar>(normal(generator));
+            for (float& x : key_chunks.back()) x = normal(generator);
+            for (float& x : value_chunks.back()) x = normal(generator);
         }
         for (const auto& chunk : key_chunks) keys.push_back(chunk.data());
         for (const auto& chunk : value_chunks) values.push_back(chunk.data());
         view = {keys.data(), values.data(), chunk_shift, width};
     }
-    Scalar* key(std::size_t t) { return &key_chunks[t / chunk_rows][t % chunk_rows * width]; }
-    Scalar* value(std::size_t t) { return &value_chunks[t / chunk_rows][t % chunk_rows * width]; }
+    float* key(std::size_t t) { return &key_chunks[t / chunk_rows][t % chunk_rows * width]; }
+    float* value(std::size_t t) { return &value_chunks[t / chunk_rows][t % chunk_rows * width]; }
 };
 
 struct problem {
@@ -94,7 +85,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 /// Softmax attention of one row in double.
-std::vector<float> naive(const problem& p, std::size_t r, sequence<float>& from) {
+std::vector<float> naive(const problem& p, std::size_t r, sequence& from) {
     const auto& row = p.rows[r];
     std::vector<float> y(p.shape.heads * p.shape.head_dim, 0.0f);
     for (std::size_t h = 0; h < p.shape.heads; ++h) {
@@ -253,30 +244,87 @@ TEST_CASE("scores of any size do not overflow") {
     });
 }
 
-TEST_CASE("a cache of halves gives what its values give") {
-    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
-        fg::device::cpu<Isa> dev;
-        const ops::attention_heads shape{4, 2, 37};
-        sequence<fg::half> halves(300, 74, 17);
-        sequence<float> floats(300, 74, 17);
-        for (std::size_t t = 0; t < 300; ++t)
-            for (std::size_t i = 0; i < 74; ++i) {
-                floats.key(t)[i] = fg::to_float(halves.key(t)[i]);
-                floats.value(t)[i] = fg::to_float(halves.value(t)[i]);
+namespace {
+
+/// Attention of two rows over 300 tokens stored as `Scalar`, all of them or every third, has the bits of that over the floats
+/// that they stand for.
+template <class Isa, class Scalar>
+void check_stored(std::size_t head_dim) {
+    using stored = ops::stored_features<Scalar>;
+    using element = typename stored::element;
+    fg::device::cpu<Isa> dev;
+    const ops::attention_heads shape{12, 2, head_dim};
+    const std::size_t tokens = 300, width = 2 * head_dim, elements = stored::elements(width), q_width = 12 * head_dim;
+    sequence floats(tokens, width, 17);
+    std::vector<element> keys(tokens * elements), values(tokens * elements);
+    const auto store = [&](float* row, element* to) {
+        if constexpr (stored::quantised) {
+            using format = typename stored::format;
+            for (std::size_t b = 0; b < width / format::block_size; ++b) {
+                auto* const block = reinterpret_cast<std::byte*>(to) + b * format::block_bytes;
+                format::encode(row + b * format::block_size, block);
+                format::decode(block, row + b * format::block_size);
             }
-        std::mt19937 generator(18);
-        std::normal_distribution<float> normal;
-        std::vector<float> q(2 * 148), a(2 * 148), b(2 * 148);
-        for (float& x : q) x = normal(generator);
-        fg::workspace scratch;
-        const ops::attention_row<fg::half> half_rows[] = {{&halves.view, nullptr, 299}, {&halves.view, nullptr, 300}};
-        const ops::attention_row<float> float_rows[] = {{&floats.view, nullptr, 299}, {&floats.view, nullptr, 300}};
-        const matrix_view<const float> queries(q.data(), 2, 148);
-        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<fg::half>>(half_rows),
-                               matrix_view<float>(a.data(), 2, 148)));
+        } else {
+            for (std::size_t i = 0; i < width; ++i) {
+                if constexpr (std::is_same_v<Scalar, fg::half>)
+                    to[i] = fg::to_half(row[i]);
+                else
+                    to[i] = fg::to_bfloat16(row[i]);
+                row[i] = fg::to_float(to[i]);
+            }
+        }
+    };
+    for (std::size_t t = 0; t < tokens; ++t) {
+        store(floats.key(t), &keys[t * elements]);
+        store(floats.value(t), &values[t * elements]);
+    }
+    // Chunks of 64 tokens.
+    std::vector<const element*> key_chunks, value_chunks;
+    for (std::size_t t = 0; t < tokens; t += 64) {
+        key_chunks.push_back(&keys[t * elements]);
+        value_chunks.push_back(&values[t * elements]);
+    }
+    const ops::key_value_view<Scalar> view{key_chunks.data(), value_chunks.data(), 6, elements};
+    std::mt19937 generator(18);
+    std::normal_distribution<float> normal;
+    std::vector<float> q(2 * q_width), a(q.size()), b(q.size());
+    for (float& x : q) x = normal(generator);
+    std::vector<std::uint32_t> list;
+    for (std::uint32_t t = 1; t < tokens; t += 3) list.push_back(t);
+    fg::workspace scratch;
+    const matrix_view<const float> queries(q.data(), 2, q_width);
+    for (const std::uint32_t* chosen :
+         {static_cast<const std::uint32_t*>(nullptr), static_cast<const std::uint32_t*>(list.data())}) {
+        const std::size_t seen = chosen != nullptr ? list.size() : tokens;
+        const ops::attention_row<Scalar> rows[] = {{&view, chosen, seen - 1}, {&view, chosen, seen}};
+        const ops::attention_row<float> float_rows[] = {{&floats.view, chosen, seen - 1}, {&floats.view, chosen, seen}};
+        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<Scalar>>(rows),
+                               matrix_view<float>(a.data(), 2, q_width)));
         REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<float>>(float_rows),
-                               matrix_view<float>(b.data(), 2, 148)));
+                               matrix_view<float>(b.data(), 2, q_width)));
         CHECK(same_bits(a, b));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("keys and values of any stored type give what their values give") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        for (const std::size_t head_dim : {37u, 64u}) {
+            check_stored<Isa, fg::half>(head_dim);
+            check_stored<Isa, fg::bfloat16>(head_dim);
+        }
+        for (const std::size_t head_dim : {32u, 96u}) check_stored<Isa, fg::quant::q8_0>(head_dim);
+        fg::device::cpu<Isa> dev;
+        fg::workspace scratch;
+        std::vector<float> q(48), y(48);
+        const ops::key_value_view<fg::quant::q8_0> nothing;
+        const ops::attention_row<fg::quant::q8_0> row[] = {{&nothing, nullptr, 0}};
+        CHECK(ops::attention(dev, scratch, matrix_view<const float>(q.data(), 1, 48), ops::attention_heads{1, 1, 48}, 1.0f,
+                             std::span<const ops::attention_row<fg::quant::q8_0>>(row), matrix_view<float>(y.data(), 1, 48))
+                  .error()
+                  .code == fg::errc::shape_mismatch);
     });
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
-#include "frugal/attention/token_store.hpp"
+#include "frugal/attention/cache_scalar.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/attention/attention.hpp"
 #include "frugal/tensor/bytes.hpp"
@@ -16,8 +16,8 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// Keys (normed and rotated) and values of several sequences, as f32 or f16. Memory is taken in chunks of tokens as they
-/// arrive, up to `max_tokens` a sequence. Copies and snapshots share chunks until one side writes: both cost O(chunks).
+/// Keys (normed and rotated) and values of several sequences, as f32, f16, bf16 or q8_0. Memory is taken in chunks of tokens as
+/// they arrive, up to `max_tokens` a sequence. Copies and snapshots share chunks until one side writes: both cost O(chunks).
 ///
 /// Only the newest tokens can be taken back, any number of them. Removing a range from the middle, or shifting positions,
 /// is not offered: the keys are stored rotated, and the ranks of what follows would change (see reuse/qsa_layout.hpp).
@@ -25,14 +25,19 @@ template <cache_scalar Scalar = float>
 class basic_kv_cache {
 public:
     using scalar = Scalar;
+    using store_type = key_value_store<Scalar>;
     /// One sequence as it was.
     struct snapshot_type {
-        token_store<Scalar> keys, values;
+        store_type keys, values;
     };
 
-    /// Errors: invalid_argument (a size of 0, or more tokens than 32 bits can number).
+    /// Errors: invalid_argument (a size of 0, heads that a quantised format's blocks do not fill, or more tokens than 32 bits can
+    /// number).
     [[nodiscard]] static result<basic_kv_cache> create(std::size_t kv_heads, std::size_t head_dim, std::size_t sequences,
                                                        std::size_t max_tokens) {
+        if (head_dim % ops::stored_features<Scalar>::block != 0)
+            return fail(errc::invalid_argument, "heads of ", head_dim, " features cannot be stored as ", scalar_name<Scalar>,
+                        ", in blocks of ", ops::stored_features<Scalar>::block);
         if (kv_heads == 0 || head_dim == 0 || max_tokens > std::numeric_limits<std::uint32_t>::max())
             return fail(errc::invalid_argument, "key-value cache of ", kv_heads, " heads of ", head_dim, " features for ",
                         max_tokens, " tokens");
@@ -49,8 +54,8 @@ public:
         return sum;
     }
     /// Keys or values of one sequence, a row a token: [kv_heads * head_dim].
-    [[nodiscard]] const token_store<Scalar>& keys(sequence_id s) const noexcept { return at(s).keys; }
-    [[nodiscard]] const token_store<Scalar>& values(sequence_id s) const noexcept { return at(s).values; }
+    [[nodiscard]] const store_type& keys(sequence_id s) const noexcept { return at(s).keys; }
+    [[nodiscard]] const store_type& values(sequence_id s) const noexcept { return at(s).values; }
 
     // For forward passes: reserve, write rows beyond length(), attend, commit. A pass that fails before commit changes nothing.
 
@@ -66,7 +71,8 @@ public:
     }
     /// What the attention kernel reads; valid until the sequence's next reserve.
     [[nodiscard]] ops::key_value_view<Scalar> view(sequence_id s) const noexcept {
-        return {at(s).keys.chunks(), at(s).values.chunks(), token_store<Scalar>::chunk_shift, at(s).keys.width()};
+        return {at(s).keys.chunks(), at(s).values.chunks(), store_type::chunk_shift,
+                ops::stored_features<Scalar>::elements(at(s).keys.width())};
     }
 
     // The operations of a sequence state; see attention/batch.hpp. Errors besides theirs: invalid_argument (no such sequence).
@@ -115,7 +121,7 @@ public:
         const snapshot_type none = fresh();
         const snapshot_type& from = valid(s) ? at(s) : none;
         out.write(save_tag);
-        out.write(static_cast<std::uint32_t>(sizeof(Scalar)));
+        out.write(scalar_code<Scalar>());
         out.write(static_cast<std::uint64_t>(kv_heads_));
         out.write(static_cast<std::uint64_t>(head_dim_));
         out.write(static_cast<std::uint64_t>(from.keys.size()));
@@ -131,22 +137,23 @@ public:
     /// Reads a saved sequence without touching the cache. Errors: malformed_file, shape_mismatch (another scalar type or
     /// other sizes), context_overflow, out_of_memory.
     [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
-        std::uint32_t tag = 0, scalar_bytes = 0;
+        std::uint32_t tag = 0, code = 0;
         std::uint64_t kv_heads = 0, head_dim = 0, tokens = 0;
         FRUGAL_TRY(in.read(tag));
-        FRUGAL_TRY(in.read(scalar_bytes));
+        FRUGAL_TRY(in.read(code));
         FRUGAL_TRY(in.read(kv_heads));
         FRUGAL_TRY(in.read(head_dim));
         FRUGAL_TRY(in.read(tokens));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a key-value cache");
-        if (scalar_bytes != sizeof(Scalar) || kv_heads != kv_heads_ || head_dim != head_dim_)
-            return fail(errc::shape_mismatch, "saved key-value cache of ", kv_heads, " heads of ", head_dim, " scalars of ",
-                        scalar_bytes, " bytes, not ", kv_heads_, " of ", head_dim_, " of ", sizeof(Scalar));
+        if (code != scalar_code<Scalar>() || kv_heads != kv_heads_ || head_dim != head_dim_)
+            return fail(errc::shape_mismatch, "saved key-value cache of ", kv_heads, " heads of ", head_dim, " features",
+                        code == scalar_code<Scalar>() ? "" : " of another type", ", not ", kv_heads_, " of ", head_dim_, " as ",
+                        scalar_name<Scalar>);
         if (tokens > max_tokens_)
             return fail(errc::context_overflow, "saved sequence of ", tokens, " tokens is beyond the ", max_tokens_,
                         " that a sequence may hold");
-        FRUGAL_TRY_ASSIGN(auto keys, token_store<Scalar>::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
-        FRUGAL_TRY_ASSIGN(auto values, token_store<Scalar>::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
+        FRUGAL_TRY_ASSIGN(auto keys, store_type::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
+        FRUGAL_TRY_ASSIGN(auto values, store_type::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
         return snapshot_type{std::move(keys), std::move(values)};
     }
     /// Whether a snapshot could be restored here. Errors: shape_mismatch, context_overflow.
@@ -166,9 +173,7 @@ private:
     basic_kv_cache(std::size_t kv_heads, std::size_t head_dim, std::size_t sequences, std::size_t max_tokens)
         : kv_heads_(kv_heads), head_dim_(head_dim), max_tokens_(max_tokens), sequences_(sequences, fresh()) {}
 
-    [[nodiscard]] snapshot_type fresh() const {
-        return {token_store<Scalar>(kv_heads_ * head_dim_), token_store<Scalar>(kv_heads_ * head_dim_)};
-    }
+    [[nodiscard]] snapshot_type fresh() const { return {store_type(kv_heads_ * head_dim_), store_type(kv_heads_ * head_dim_)}; }
     [[nodiscard]] bool valid(sequence_id s) const noexcept { return is_one_of(s, sequences_.size()); }
     [[nodiscard]] status check(sequence_id s) const { return check_sequence(s, sequences_.size()); }
     [[nodiscard]] snapshot_type& at(sequence_id s) noexcept { return sequences_[static_cast<std::size_t>(s)]; }
@@ -180,7 +185,8 @@ private:
 
 using kv_cache = basic_kv_cache<float>;
 
-static_assert(sequence_state<basic_kv_cache<float>> && sequence_state<basic_kv_cache<half>>,
+static_assert(sequence_state<basic_kv_cache<float>> && sequence_state<basic_kv_cache<half>> &&
+                  sequence_state<basic_kv_cache<bfloat16>> && sequence_state<basic_kv_cache<quant::q8_0>>,
               "frugal: the key-value cache must offer every operation of a sequence state");
 
 }  // namespace attention

@@ -20,13 +20,10 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// A scalar type that key-value caches may hold. Kernels for others would have to be instantiated.
+/// A type of rows of scalars. Signed bytes have no value of their own: what they mean is somebody else's to say.
 template <class Scalar>
-concept cache_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half>;
-
-/// A scalar type of rows. Signed bytes have no value of their own: their scales are somebody else's (scaled_token_store).
-template <class Scalar>
-concept stored_scalar = cache_scalar<Scalar> || std::is_same_v<Scalar, bfloat16> || std::is_same_v<Scalar, std::int8_t>;
+concept stored_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half> || std::is_same_v<Scalar, bfloat16> ||
+    std::is_same_v<Scalar, std::int8_t>;
 
 /// Rows 0 … size() - 1 of `width` scalars each, of which the first may have been dropped. Growing never moves a row. Copies
 /// are cheap and hold the same values for good: they share the chunks, and a chunk is duplicated when one of its holders is

@@ -2,7 +2,6 @@
 /// The indexer's keys in each precision.
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -88,13 +87,6 @@ template <index_scalar Scalar>
 [[nodiscard]] inline ops::block_key_view<std::int8_t> view_block_keys(const scaled_token_store& keys) noexcept {
     return {keys.codes().chunks(), keys.scales().chunks(), token_store<std::int8_t>::chunk_shift, keys.width()};
 }
-
-/// The precision's name, which saved states carry.
-template <index_scalar Scalar>
-inline constexpr std::string_view index_scalar_name = std::is_same_v<Scalar, float>      ? "f32"
-                                                      : std::is_same_v<Scalar, half>     ? "f16"
-                                                      : std::is_same_v<Scalar, bfloat16> ? "bf16"
-                                                                                         : "i8";
 
 }  // namespace attention
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
+#include "frugal/attention/cache_scalar.hpp"
 #include "frugal/attention/kv_cache.hpp"
 #include "frugal/attention/qsa/index_store.hpp"
 #include "frugal/attention/token_store.hpp"
@@ -146,7 +147,7 @@ public:
         const index_keys none = fresh();
         const index_keys& from = is_one_of(s, sequences()) ? at(s) : none;
         out.write(save_tag);
-        out.write(precision_code());
+        out.write(scalar_code<IndexScalar>());
         out.write(static_cast<std::uint64_t>(index_dim_));
         out.write(static_cast<std::uint64_t>(ratio_.tokens()));
         out.write(static_cast<std::uint64_t>(from.raw.first()));
@@ -164,10 +165,10 @@ public:
         FRUGAL_TRY(in.read(ratio));
         FRUGAL_TRY(in.read(raw_first));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a QSA cache");
-        if (precision != precision_code() || index_dim != index_dim_ || ratio != ratio_.tokens())
+        if (precision != scalar_code<IndexScalar>() || index_dim != index_dim_ || ratio != ratio_.tokens())
             return fail(errc::shape_mismatch, "saved indexer keys of ", index_dim, " features in blocks of ", ratio,
-                        precision == precision_code() ? "" : ", in another precision", ", where ", index_dim_, " in blocks of ",
-                        ratio_.tokens(), " belong, in ", index_scalar_name<IndexScalar>);
+                        precision == scalar_code<IndexScalar>() ? "" : ", in another precision", ", where ", index_dim_,
+                        " in blocks of ", ratio_.tokens(), " belong, in ", scalar_name<IndexScalar>);
         FRUGAL_TRY_ASSIGN(auto tokens, tokens_.parse(in));
         const std::size_t length = tokens.keys.size();
         if (raw_first > block_start(length) || raw_first % ratio_.tokens() != 0)
@@ -186,12 +187,6 @@ private:
         key_store blocks;
     };
     static constexpr std::uint32_t save_tag = 0x43415351;  // "QSAC"
-    /// The letters of the precision's name.
-    [[nodiscard]] static constexpr std::uint32_t precision_code() noexcept {
-        std::uint32_t code = 0;
-        for (const char letter : index_scalar_name<IndexScalar>) code = code << 8 | static_cast<std::uint8_t>(letter);
-        return code;
-    }
 
     qsa_cache(basic_kv_cache<Scalar> tokens, std::size_t index_dim, std::size_t ratio, std::size_t raw_history)
         : tokens_(std::move(tokens)),

@@ -55,12 +55,16 @@ template <device::cpu_target Device, class Scalar>
         return fail(errc::shape_mismatch, "attention of q [", q.rows(), ", ", q.cols(), "] as ", shape.heads, " heads of ",
                     shape.head_dim, " features over ", shape.kv_heads, " key-value heads, with ", rows.size(),
                     " rows to see, into y [", y.rows(), ", ", y.cols(), "]");
+    using stored = stored_features<Scalar>;
+    if (shape.head_dim % stored::block != 0)
+        return fail(errc::shape_mismatch, "heads of ", shape.head_dim, " features are not stored in blocks of ", stored::block);
     if (rows.empty()) return {};
     workspace::scope scope(scratch);
     const std::size_t group = shape.heads / shape.kv_heads;
     const std::size_t head_stride = q.cols() / shape.heads;
     const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
     const std::size_t partial = ops::cpu::attention_partial(shape.head_dim);
+    const std::size_t unpacked = ops::cpu::attention_unpacked<Scalar>(shape.head_dim);
 
     FRUGAL_TRY_ASSIGN(auto visible, scratch.array<std::size_t>(rows.size()));
     std::size_t most = 0;
@@ -97,16 +101,17 @@ template <device::cpu_target Device, class Scalar>
                                                 shape.head_dim,
                                                 scale,
                                                 head.cache != nullptr ? *head.cache : key_value_view<Scalar>{},
-                                                kv_head * shape.head_dim,
+                                                stored::elements(kv_head * shape.head_dim),
                                                 head.list,
                                                 visible.data() + range.first};
     };
     const auto spans_of = [](std::size_t keys) {
         return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
     };
-    const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out) {
+    const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out,
+                            float* features) {
         const std::size_t begin = span * ops::cpu::attention_span, end = begin + ops::cpu::attention_span;
-        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out);
+        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out, features);
     };
     const auto finish = [&](const detail::attention_rows& range, std::size_t kv_head, const float* from) {
         ops::cpu::finish_attention<isa>(from, range.count, group, shape.head_dim,
@@ -117,6 +122,7 @@ template <device::cpu_target Device, class Scalar>
         const std::size_t tasks = tile_count * shape.kv_heads;
         const std::size_t parts = tasks < threads ? tasks : threads;
         FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(parts * 2, tile_rows * group * partial));
+        FRUGAL_TRY_ASSIGN(auto features, scratch.matrix(parts, unpacked));
         dev.run(parts, [&](std::size_t part) {
             // Every parts-th task: later rows see more, so neighbours go to different parts.
             for (std::size_t task = part; task < tasks; task += parts) {
@@ -124,9 +130,9 @@ template <device::cpu_target Device, class Scalar>
                 const std::size_t kv_head = task % shape.kv_heads;
                 const auto tile = tile_of(range, kv_head);
                 float* sum = partials.row(part * 2);
-                attend(tile, range.keys, 0, sum);
+                attend(tile, range.keys, 0, sum, features.row(part));
                 for (std::size_t span = 1; span < spans_of(range.keys); ++span) {
-                    attend(tile, range.keys, span, partials.row(part * 2 + 1));
+                    attend(tile, range.keys, span, partials.row(part * 2 + 1), features.row(part));
                     ops::cpu::merge_attention<isa>(sum, partials.row(part * 2 + 1), range.count * group, shape.head_dim);
                 }
                 finish(range, kv_head, sum);
@@ -136,10 +142,15 @@ template <device::cpu_target Device, class Scalar>
     }
     const std::size_t pieces = spans_of(most);  // of every row and key-value head; short rows leave some unused
     FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(tile_count * shape.kv_heads * pieces, group * partial));
-    dev.run(partials.rows(), [&](std::size_t piece) {
-        const detail::attention_rows& range = tiles[piece / pieces / shape.kv_heads];
-        if (piece % pieces < spans_of(range.keys))
-            attend(tile_of(range, piece / pieces % shape.kv_heads), range.keys, piece % pieces, partials.row(piece));
+    const std::size_t parts = partials.rows() < threads ? partials.rows() : threads;
+    FRUGAL_TRY_ASSIGN(auto features, scratch.matrix(parts, unpacked));
+    dev.run(parts, [&](std::size_t part) {
+        for (std::size_t piece = part; piece < partials.rows(); piece += parts) {
+            const detail::attention_rows& range = tiles[piece / pieces / shape.kv_heads];
+            if (piece % pieces >= spans_of(range.keys)) continue;
+            attend(tile_of(range, piece / pieces % shape.kv_heads), range.keys, piece % pieces, partials.row(piece),
+                   features.row(part));
+        }
     });
     dev.run(tile_count * shape.kv_heads, [&](std::size_t task) {
         const detail::attention_rows& range = tiles[task / shape.kv_heads];

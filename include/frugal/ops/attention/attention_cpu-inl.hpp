@@ -1,4 +1,6 @@
 #pragma once
+#include <type_traits>
+
 #include "frugal/device/cpu/simd.hpp"
 #include "frugal/ops/attention/attention_cpu.hpp"
 #include "frugal/tensor/scalar.hpp"
@@ -9,8 +11,6 @@ namespace ops::cpu {
 
 namespace detail {
 
-/// Keys between two rescalings of the output.
-inline constexpr std::size_t attention_step = 32;
 inline constexpr float minus_infinity = -__builtin_huge_valf();
 
 /// Queries x keys dot products. One running register a product: the same bits in every tile shape.
@@ -127,10 +127,17 @@ FRUGAL_ALWAYS_INLINE bool softmax_step(float (&scores)[attention_step], std::siz
     return true;
 }
 
+/// The features of one head, `dim` of them, from a quantised format's blocks.
+template <class Format>
+FRUGAL_ALWAYS_INLINE void unpack_features(const std::int8_t* from, std::size_t dim, float* to) noexcept {
+    for (std::size_t d = 0; d < dim; d += Format::block_size, from += Format::block_bytes)
+        Format::decode(reinterpret_cast<const std::byte*>(from), to + d);
+}
+
 /// One step of keys for queries first … first + Queries - 1 of the tile.
-template <class Isa, std::size_t Queries, class Scalar>
+template <class Isa, std::size_t Queries, class Scalar, class Element>
 FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin, std::size_t keys,
-                                      const Scalar* const* k, const Scalar* const* v, float* partial) noexcept {
+                                      const Element* const* k, const Element* const* v, float* partial) noexcept {
     constexpr std::size_t together = Queries == 1 ? 4 : 2;
     const std::size_t dim = tile.head_dim;
     const float* q[Queries];
@@ -181,7 +188,7 @@ FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
 }  // namespace detail
 
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial) {
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* unpacked) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const std::size_t dim = tile.head_dim, queries = tile.rows * tile.heads;
     for (std::size_t i = 0; i < queries; ++i) {
@@ -190,14 +197,26 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
         one[dim + 1] = detail::minus_infinity;
     }
     const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
-    for (std::size_t s = begin; s < end; s += detail::attention_step) {
-        const std::size_t keys = end - s < detail::attention_step ? end - s : detail::attention_step;
-        const Scalar *k[detail::attention_step], *v[detail::attention_step];
+    for (std::size_t s = begin; s < end; s += attention_step) {
+        const std::size_t keys = end - s < attention_step ? end - s : attention_step;
+        using stored = stored_features<Scalar>;
+        std::conditional_t<stored::quantised, const float*, const Scalar*> k[attention_step], v[attention_step];
         for (std::size_t j = 0; j < keys; ++j) {
             const std::size_t token = tile.list != nullptr ? tile.list[s + j] : s + j;
             const std::size_t within = (token & mask) * tile.cache.stride + tile.offset;
-            k[j] = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
-            v[j] = tile.cache.values[token >> tile.cache.chunk_shift] + within;
+            const auto* const key = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
+            const auto* const value = tile.cache.values[token >> tile.cache.chunk_shift] + within;
+            if constexpr (stored::quantised) {
+                // Once for all queries of the tile.
+                float* const key_features = unpacked + 2 * j * dim;
+                detail::unpack_features<typename stored::format>(key, dim, key_features);
+                detail::unpack_features<typename stored::format>(value, dim, key_features + dim);
+                k[j] = key_features;
+                v[j] = key_features + dim;
+            } else {
+                k[j] = key;
+                v[j] = value;
+            }
         }
         std::size_t i = 0;
         for (; i + 4 <= queries; i += 4) detail::attend_step<Isa, 4>(tile, i, s, keys, k, v, partial);

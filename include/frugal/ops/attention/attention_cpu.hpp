@@ -5,17 +5,39 @@
 #include <cstdint>
 
 #include "frugal/device/cpu/isa.hpp"
+#include "frugal/quant/formats/q8_0.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
-/// Keys and values of one sequence, not owned: token t lies in chunk t >> chunk_shift, and there `stride` scalars after
-/// the token before it. Heads of one token follow one another, head_dim scalars each.
+/// How keys and values are stored: as scalars, one a feature …
+template <class Scalar>
+struct stored_features {
+    using element = Scalar;
+    static constexpr bool quantised = false;
+    static constexpr std::size_t block = 1;  ///< features that are stored together
+    [[nodiscard]] static constexpr std::size_t elements(std::size_t features) noexcept { return features; }
+};
+/// … or in the blocks of a quantised format, as bytes. Heads begin with a block.
+template <>
+struct stored_features<quant::q8_0> {
+    using format = quant::q8_0;
+    using element = std::int8_t;
+    static constexpr bool quantised = true;
+    static constexpr std::size_t block = format::block_size;
+    [[nodiscard]] static constexpr std::size_t elements(std::size_t features) noexcept {
+        return features / format::block_size * format::block_bytes;
+    }
+};
+
+/// Keys and values of one sequence, not owned: token t lies in chunk t >> chunk_shift, and there `stride` elements after
+/// the token before it. Heads of one token follow one another, head_dim features each.
+/// Scalar: float, half, bfloat16 or quant::q8_0.
 template <class Scalar>
 struct key_value_view {
-    const Scalar* const* keys = nullptr;
-    const Scalar* const* values = nullptr;
+    const typename stored_features<Scalar>::element* const* keys = nullptr;
+    const typename stored_features<Scalar>::element* const* values = nullptr;
     std::size_t chunk_shift = 0, stride = 0;
 };
 
@@ -34,7 +56,7 @@ struct attention_tile {
     std::size_t head_dim = 0;
     float scale = 1;  ///< of a score, before the softmax
     key_value_view<Scalar> cache;
-    std::size_t offset = 0;                ///< of the key-value head within a token
+    std::size_t offset = 0;                ///< of the key-value head within a token, in elements
     const std::uint32_t* list = nullptr;   ///< ranks of the keys, or null for 0, 1, 2, …
     const std::size_t* visible = nullptr;  ///< [rows] keys each row sees: the first so many of the list
 };
@@ -42,9 +64,19 @@ struct attention_tile {
 /// Floats of a partial result: unnormalised output, sum of the weights, greatest score. A tile has rows * heads of them.
 [[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept { return head_dim + 2; }
 
+/// Keys between two rescalings of the output.
+inline constexpr std::size_t attention_step = 32;
+
+/// Floats that attend_span needs for the keys and values of a step where they are stored quantised.
+template <class Scalar>
+[[nodiscard]] constexpr std::size_t attention_unpacked(std::size_t head_dim) noexcept {
+    return stored_features<Scalar>::quantised ? 2 * attention_step * head_dim : 0;
+}
+
 /// Partial results of keys begin … end - 1 of the list for every query of the tile. begin is a multiple of attention_span.
+/// unpacked: [attention_unpacked<Scalar>(head_dim)].
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial);
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* unpacked);
 
 /// Merges `count` partial results of a later span into those of the spans before it.
 template <class Isa>
