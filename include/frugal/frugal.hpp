@@ -49,6 +49,7 @@
 // 4 ops: one folder an operator
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/attention/attention.hpp"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/ops/conv1d/conv1d.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"

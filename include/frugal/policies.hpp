@@ -4,13 +4,14 @@
 ///
 ///     using wasteful = frugal::policies<device::cpu<isa::avx2>, quant::list<quant::q4_k, quant::q6_k>, reuse::per_layer>;
 ///
-/// The fifth policy, the attention variant, belongs to a layer: a model's spec names one for each of its layers.
+/// The attention variant is a policy too, but it belongs to a layer: a model's spec names one for each of its layers.
 #include <type_traits>
 
 #include "frugal/core/config.hpp"
 #include "frugal/core/type_list.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/target.hpp"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/quant/formats.hpp"
 #include "frugal/quant/list.hpp"
 #include "frugal/reuse/shared_inputs.hpp"
@@ -37,6 +38,10 @@ struct chooses_inputs {
     template <class T>
     static constexpr bool value = reuse::shared_input_policy<T>;
 };
+struct chooses_precision {
+    template <class T>
+    static constexpr bool value = ops::cache_precision_policy<T>;
+};
 
 template <class Kind, class... Option>
 inline constexpr int times_given = (0 + ... + (Kind::template value<Option> ? 1 : 0));
@@ -51,22 +56,22 @@ struct chosen<Kind, Default, First, Rest...>
 
 template <class T>
 inline constexpr bool is_policy = chooses_formats::value<T> || chooses_device::value<T> || chooses_loading::value<T> ||
-                                  chooses_inputs::value<T>;
+                                  chooses_inputs::value<T> || chooses_precision::value<T>;
 
 }  // namespace detail
 
 /// A set of policies. Options and what stands for them where they are not given: a quant::list (quant::all), a device::target
 /// (device::cpu<>), a reuse::weight_loading_policy (reuse::default_weight_loading), a reuse::shared_input_policy
-/// (reuse::default_shared_inputs).
+/// (reuse::default_shared_inputs), an ops::cache_precision_policy (ops::default_cache_precision).
 template <class... Option>
 struct policies {
     static_assert(!(quant::format<Option> || ...),
                   "frugal: policies take a list of formats; write quant::list<your_format> even for a single one");
     static_assert(!(isa::tag<Option> || ...), "frugal: policies take a device; write device::cpu<isa> instead of the isa alone");
-    static_assert(((detail::is_policy<Option> || quant::format<Option> || isa::tag<Option>) && ...),
+    static_assert(((detail::is_policy<Option> || quant::format<Option> || isa::tag<Option>)&&...),
                   "frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading "
-                  "(reuse::skip_resident, reuse::reload_always) or a way to share inputs (reuse::incremental, reuse::memoised, "
-                  "reuse::shared, reuse::per_layer)");
+                  "(reuse::skip_resident, reuse::reload_always), a way to share inputs (reuse::incremental, reuse::memoised, "
+                  "reuse::shared, reuse::per_layer) or an ops::cache_precision");
     static_assert(detail::times_given<detail::chooses_formats, Option...> <= 1,
                   "frugal: policies got two format lists; write all formats into one quant::list");
     static_assert(detail::times_given<detail::chooses_device, Option...> <= 1, "frugal: policies got two devices; name one");
@@ -74,17 +79,21 @@ struct policies {
                   "frugal: policies got two weight loadings; name one");
     static_assert(detail::times_given<detail::chooses_inputs, Option...> <= 1,
                   "frugal: policies got two ways to share inputs; name one");
+    static_assert(detail::times_given<detail::chooses_precision, Option...> <= 1,
+                  "frugal: policies got two precisions of caches; name one");
 
     using formats = typename detail::chosen<detail::chooses_formats, quant::all, Option...>::type;
     using device = typename detail::chosen<detail::chooses_device, frugal::device::cpu<>, Option...>::type;
     using loading = typename detail::chosen<detail::chooses_loading, reuse::default_weight_loading, Option...>::type;
     using inputs = typename detail::chosen<detail::chooses_inputs, reuse::default_shared_inputs, Option...>::type;
+    using precision = typename detail::chosen<detail::chooses_precision, ops::default_cache_precision, Option...>::type;
 };
 
-/// A bundle of policies: frugal::policies<…>, or a type of your own with the same four members.
+/// A bundle of policies: frugal::policies<…>, or a type of your own with the same five members.
 template <class B>
 concept policy_bundle = quant::format_list<typename B::formats> && device::target<typename B::device> &&
-                        reuse::weight_loading_policy<typename B::loading> && reuse::shared_input_policy<typename B::inputs>;
+    reuse::weight_loading_policy<typename B::loading> && reuse::shared_input_policy<typename B::inputs> &&
+    ops::cache_precision_policy<typename B::precision>;
 
 static_assert(policy_bundle<policies<>>, "frugal: the default policies must model policy_bundle");
 

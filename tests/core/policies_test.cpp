@@ -22,11 +22,13 @@ struct my_bundle {
     using device = avx2;
     using loading = my_loading;
     using inputs = fg::reuse::shared;
+    using precision = fg::ops::cache_precision<fg::half>;
 };
 
 template <class A, class B>
-constexpr bool same = std::is_same_v<typename A::formats, typename B::formats> && std::is_same_v<typename A::device, typename B::device> &&
-                      std::is_same_v<typename A::loading, typename B::loading> && std::is_same_v<typename A::inputs, typename B::inputs>;
+constexpr bool same = std::is_same_v<typename A::precision, typename B::precision>&&
+    std::is_same_v<typename A::formats, typename B::formats>&& std::is_same_v<typename A::device, typename B::device>&&
+        std::is_same_v<typename A::loading, typename B::loading>&& std::is_same_v<typename A::inputs, typename B::inputs>;
 
 }  // namespace
 
@@ -36,6 +38,7 @@ TEST_CASE("policies not named are the defaults") {
     static_assert(std::is_same_v<none::device, fg::device::cpu<>>);
     static_assert(std::is_same_v<none::loading, fg::reuse::default_weight_loading>);
     static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
+    static_assert(std::is_same_v<none::precision, fg::ops::default_cache_precision>);
     static_assert(std::is_empty_v<none>);
     CHECK(none::loading::name == fg::reuse::default_weight_loading::name);
     CHECK(none::inputs::name == "incremental");
@@ -49,6 +52,8 @@ TEST_CASE("policies come in any order") {
     static_assert(std::is_same_v<mixed::formats, two_formats> && std::is_same_v<mixed::device, avx2>);
     static_assert(!same<in_order, fg::policies<>>);
     CHECK(reversed::inputs::name == "per_layer");
+    using coarse = fg::ops::cache_precision<fg::quant::q8_0, fg::half>;
+    static_assert(std::is_same_v<fg::policies<avx2, coarse, two_formats>::precision, coarse>);
 }
 
 TEST_CASE("own policies and own bundles serve too") {
@@ -65,11 +70,15 @@ TEST_CASE("a policy speaks for one thing only") {
     static_assert(fg::reuse::weight_loading_policy<fg::reuse::skip_resident> &&
                   !fg::reuse::shared_input_policy<fg::reuse::skip_resident>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::shared> && !fg::reuse::weight_loading_policy<fg::reuse::shared>);
-    static_assert(fg::reuse::shared_input_policy<fg::reuse::per_layer> && !fg::reuse::weight_loading_policy<fg::reuse::per_layer>);
+    static_assert(fg::reuse::shared_input_policy<fg::reuse::per_layer> &&
+                  !fg::reuse::weight_loading_policy<fg::reuse::per_layer>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::memoised> && !fg::reuse::weight_loading_policy<fg::reuse::memoised>);
     static_assert(fg::reuse::shared_input_policy<fg::reuse::incremental> &&
                   !fg::reuse::weight_loading_policy<fg::reuse::incremental>);
     static_assert(!fg::device::target<fg::reuse::shared> && !fg::quant::format_list<fg::device::cpu<>>);
+    static_assert(!fg::ops::cache_precision_policy<fg::reuse::shared> && !fg::ops::cache_precision_policy<two_formats> &&
+                  !fg::reuse::shared_input_policy<fg::ops::cache_precision<>> &&
+                  !fg::quant::format_list<fg::ops::cache_precision<>>);
     CHECK_FALSE(fg::reuse::reload_always::skips_resident);
     CHECK(fg::policies<>::loading::name == "skip_resident");
 }

@@ -8,6 +8,7 @@
 #include "frugal/attention/token_store.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/attention/attention.hpp"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/quant/formats/q8_0.hpp"
 #include "frugal/tensor/bytes.hpp"
 #include "frugal/tensor/scalar.hpp"
@@ -16,10 +17,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// A type of keys and values. Kernels for others would have to be instantiated.
-template <class Scalar>
-concept cache_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half> || std::is_same_v<Scalar, bfloat16> ||
-    std::is_same_v<Scalar, quant::q8_0>;
+using ops::key_value_scalar;
 
 /// The name of a type in messages.
 template <class Scalar>
@@ -88,7 +86,7 @@ struct key_value_store<quant::q8_0> {
 }  // namespace detail
 
 /// The store of keys or values of this type.
-template <cache_scalar Scalar>
+template <key_value_scalar Scalar>
 using key_value_store = typename detail::key_value_store<Scalar>::type;
 
 }  // namespace attention

@@ -75,7 +75,10 @@ public:
     using gdn_variant = attention::gdn<typename Convention::head_pairing, typename Spec::gdn_gate>;
     static constexpr bool sparse = Spec::attention == attention_kind::qsa;
     using attention_variant =
-        std::conditional_t<sparse, attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight>, attention::full<norm_weight>>;
+        std::conditional_t<sparse,
+                           attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight, typename Policies::precision::key_value,
+                                          typename Policies::precision::index>,
+                           attention::full<norm_weight, typename Policies::precision::key_value>>;
     using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
     /// Who multiplies with the weights: on a device with images (device::image_target) their store, else the CPU.
     using store_type = typename detail::store_of<formats, device_type, typename Policies::loading>::type;

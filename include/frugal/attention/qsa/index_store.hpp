@@ -60,9 +60,7 @@ private:
     token_store<float> scales_;
 };
 
-/// A precision of indexer keys: float, half, bfloat16, or std::int8_t with a scale a block.
-template <class Scalar>
-concept index_scalar = stored_scalar<Scalar>;
+using ops::index_key_scalar;
 
 /// The precisions, finest first. f32 is the default of qsa: where two blocks score almost alike the others may choose another
 /// one than the f32 reference, which moves logits by far more than rounding does, if rarely the most likely token.
@@ -72,14 +70,14 @@ using index_precisions = type_list<float, half, bfloat16, std::int8_t>;
 /// How raw keys are kept beside block keys of this precision: alike, but for bytes as bfloat16. A block's key is made from
 /// the mean of its raw keys, whose rounding to bfloat16, a part in 2^9 of each, is below half a step of the codes, a part in
 /// 2^8 of the greatest; rounding to bytes twice would show, and f32 would take twice the memory for nothing.
-template <index_scalar Scalar>
+template <index_key_scalar Scalar>
 using raw_index_scalar = std::conditional_t<std::is_same_v<Scalar, std::int8_t>, bfloat16, Scalar>;
 
 /// The store of finished block keys of this precision.
-template <index_scalar Scalar>
+template <index_key_scalar Scalar>
 using block_key_store = std::conditional_t<std::is_same_v<Scalar, std::int8_t>, scaled_token_store, token_store<Scalar>>;
 
-template <index_scalar Scalar>
+template <index_key_scalar Scalar>
     requires(!std::is_same_v<Scalar, std::int8_t>)
 [[nodiscard]] ops::block_key_view<Scalar> view_block_keys(const token_store<Scalar>& keys) noexcept {
     return {keys.chunks(), token_store<Scalar>::chunk_shift, keys.width()};

@@ -28,7 +28,8 @@ namespace attention {
 /// Only those tokens' keys and values are read. With few enough tokens the result has the bits of full attention.
 /// NormWeight: how the weights of all norms are stored. Scalar: of keys and values. IndexScalar: of indexer keys; float, half,
 /// bfloat16 or std::int8_t (with a scale a block).
-template <std::size_t Ratio, ops::norm_weight_policy NormWeight, cache_scalar Scalar = float, index_scalar IndexScalar = float>
+template <std::size_t Ratio, ops::norm_weight_policy NormWeight, key_value_scalar Scalar = float,
+          index_key_scalar IndexScalar = float>
 struct qsa {
     static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, ops::norm_weight::zero_centred>");
 
