@@ -1,6 +1,5 @@
 // Precisions of block keys: how they are stored, read, and what they do to a selection.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +11,6 @@
 
 #include "block_select_support.hpp"
 #include "frugal/device/cpu/cpu.hpp"
-#include "frugal/device/cpu/simd.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
 
@@ -25,13 +23,6 @@ namespace {
 constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-template <class Isa>
-std::vector<float> lanes(const fg::simd::vec<Isa>& value) {
-    std::vector<float> out(fg::simd::width<Isa>);
-    fg::simd::store<Isa>(out.data(), value);
-    return out;
-}
-
 std::vector<float> normal(std::size_t n, unsigned seed, float deviation = 1.0f) {
     std::mt19937 random(seed);
     std::normal_distribution<float> draw(0.0f, deviation);
@@ -41,52 +32,6 @@ std::vector<float> normal(std::size_t n, unsigned seed, float deviation = 1.0f) 
 }
 
 }  // namespace
-
-TEST_CASE("every bfloat16 and every signed byte is read as its value, in any lane") {
-    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
-        constexpr std::size_t width = fg::simd::width<Isa>;
-        std::size_t wrong = 0;
-        for (std::uint32_t first = 0; first < 65536; first += width) {
-            fg::bfloat16 codes[width];
-            for (std::uint32_t i = 0; i < width; ++i) codes[i].bits = static_cast<std::uint16_t>(first + i);
-            const auto got = lanes<Isa>(fg::simd::load<Isa>(codes)),
-                       some = lanes<Isa>(fg::simd::load_some<Isa>(codes, width - 1));
-            for (std::uint32_t i = 0; i < width; ++i) {
-                const std::uint32_t want = (first + i) << 16;
-                wrong += std::bit_cast<std::uint32_t>(got[i]) != want ? 1 : 0;
-                wrong += std::bit_cast<std::uint32_t>(some[i]) != (i + 1 < width ? want : 0) ? 1 : 0;
-            }
-        }
-        for (int first = -128; first < 128; first += static_cast<int>(width)) {
-            std::int8_t codes[width];
-            for (std::size_t i = 0; i < width; ++i) codes[i] = static_cast<std::int8_t>(first + static_cast<int>(i));
-            const auto got = lanes<Isa>(fg::simd::load<Isa>(codes)),
-                       some = lanes<Isa>(fg::simd::load_some<Isa>(codes, width - 1));
-            for (std::size_t i = 0; i < width; ++i) {
-                const auto want = static_cast<float>(first + static_cast<int>(i));
-                wrong += got[i] != want ? 1 : 0;
-                wrong += some[i] != (i + 1 < width ? want : 0.0f) ? 1 : 0;
-            }
-        }
-        CHECK(wrong == 0);
-    });
-}
-
-TEST_CASE("sums of several registers have the bits of each sum alone") {
-    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
-        constexpr std::size_t width = fg::simd::width<Isa>;
-        const auto numbers = normal(width * width * 20, 5);
-        for (std::size_t round = 0; round < 20; ++round) {
-            fg::simd::vec<Isa> values[width];
-            std::vector<float> want;
-            for (std::size_t i = 0; i < width; ++i) {
-                values[i] = fg::simd::load<Isa>(&numbers[(round * width + i) * width]);
-                want.push_back(fg::simd::sum<Isa>(values[i]));
-            }
-            CHECK(lanes<Isa>(fg::simd::sums<Isa>(values)) == want);
-        }
-    });
-}
 
 TEST_CASE("keys of 8 bits: nearest codes, halves to even; zeros, tiny, NaN and infinite keys") {
     std::int8_t codes[6];
