@@ -4,6 +4,7 @@
 // The projections of queries, keys, values and output are left out on both sides: they do not depend on the context. The
 // indexer's own projections, norms, rotations, caches, scores, choice, attention and gate are in. Both sides compute the same
 // heads; that is checked before anything is timed, with indexer keys in f32 and at a token where both choose the same cells.
+// Our indexer keys are bf16, ggml's f16; `f32 keys` shows ours in f32.
 // One thread is timed by its processor time; rounds of both sides alternate, and medians are shown.
 //
 // FRUGAL_PEER lists ggml's libraries (bench/peer/get_ggml.sh); without them our side alone is timed.
@@ -218,9 +219,19 @@ template <class Isa>
 fg::status run(const peer::ggml* library, const char* json) {
     if (library != nullptr) FRUGAL_TRY(check<Isa>(*library));
     const qsa_data data(ubatch);
-    std::vector<timed> decode, prefill, token;
+    std::vector<timed> decode, f32_keys, prefill, token;
     {
-        layer<Isa, float> ours(data, million + ubatch);
+        layer<Isa, float> ours(data, k131 + 1);
+        std::unique_ptr<peer::qsa_layer> theirs;
+        if (library != nullptr) {
+            FRUGAL_TRY_ASSIGN(theirs, peer::qsa_layer::make(*library, data, k131, 1));
+        }
+        FRUGAL_TRY(ours.grow(k131));
+        FRUGAL_TRY_ASSIGN(auto one, time_both(ours, theirs.get(), k131, 1, 9, 8));
+        f32_keys.push_back(one);
+    }
+    {
+        layer<Isa, fg::bfloat16> ours(data, million + ubatch);
         for (const std::size_t length : {k32, k131, k176, k229, million}) {
             std::fprintf(stderr, "%zu tokens\n", length);
             FRUGAL_TRY(ours.grow(length));
@@ -250,6 +261,7 @@ fg::status run(const peer::ggml* library, const char* json) {
         }
     }
     print("decode", decode);
+    print("f32 keys", f32_keys);
     print("prefill", prefill);
     print("48 layers", token);
     if (json != nullptr) {
@@ -270,6 +282,7 @@ fg::status run(const peer::ggml* library, const char* json) {
     if (library != nullptr) {
         figure("decode_vs_ggml_32k", ratio(at(decode, k32)));
         figure("decode_vs_ggml_131k", ratio(at(decode, k131)));
+        figure("decode_vs_ggml_131k_f32_keys", ratio(at(f32_keys, k131)));
         figure("decode_vs_ggml_229k", ratio(at(decode, k229)));
         figure("prefill_vs_ggml_32k", ratio(at(prefill, k32)));
     }
