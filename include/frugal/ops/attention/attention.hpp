@@ -64,7 +64,7 @@ template <device::cpu_target Device, class Scalar>
     const std::size_t head_stride = q.cols() / shape.heads;
     const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
     const std::size_t partial = ops::cpu::attention_partial(shape.head_dim);
-    const std::size_t unpacked = ops::cpu::attention_unpacked<Scalar>(shape.head_dim);
+    const std::size_t room = ops::cpu::attention_room<Scalar>(shape.head_dim);
 
     FRUGAL_TRY_ASSIGN(auto visible, scratch.array<std::size_t>(rows.size()));
     std::size_t most = 0;
@@ -109,9 +109,9 @@ template <device::cpu_target Device, class Scalar>
         return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
     };
     const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out,
-                            float* features) {
+                            float* step_room) {
         const std::size_t begin = span * ops::cpu::attention_span, end = begin + ops::cpu::attention_span;
-        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out, features);
+        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out, step_room);
     };
     const auto finish = [&](const detail::attention_rows& range, std::size_t kv_head, const float* from) {
         ops::cpu::finish_attention<isa>(from, range.count, group, shape.head_dim,
@@ -122,7 +122,7 @@ template <device::cpu_target Device, class Scalar>
         const std::size_t tasks = tile_count * shape.kv_heads;
         const std::size_t parts = tasks < threads ? tasks : threads;
         FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(parts * 2, tile_rows * group * partial));
-        FRUGAL_TRY_ASSIGN(auto features, scratch.matrix(parts, unpacked));
+        FRUGAL_TRY_ASSIGN(auto rooms, scratch.matrix(parts, room));
         dev.run(parts, [&](std::size_t part) {
             // Every parts-th task: later rows see more, so neighbours go to different parts.
             for (std::size_t task = part; task < tasks; task += parts) {
@@ -130,9 +130,9 @@ template <device::cpu_target Device, class Scalar>
                 const std::size_t kv_head = task % shape.kv_heads;
                 const auto tile = tile_of(range, kv_head);
                 float* sum = partials.row(part * 2);
-                attend(tile, range.keys, 0, sum, features.row(part));
+                attend(tile, range.keys, 0, sum, rooms.row(part));
                 for (std::size_t span = 1; span < spans_of(range.keys); ++span) {
-                    attend(tile, range.keys, span, partials.row(part * 2 + 1), features.row(part));
+                    attend(tile, range.keys, span, partials.row(part * 2 + 1), rooms.row(part));
                     ops::cpu::merge_attention<isa>(sum, partials.row(part * 2 + 1), range.count * group, shape.head_dim);
                 }
                 finish(range, kv_head, sum);
@@ -143,13 +143,13 @@ template <device::cpu_target Device, class Scalar>
     const std::size_t pieces = spans_of(most);  // of every row and key-value head; short rows leave some unused
     FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(tile_count * shape.kv_heads * pieces, group * partial));
     const std::size_t parts = partials.rows() < threads ? partials.rows() : threads;
-    FRUGAL_TRY_ASSIGN(auto features, scratch.matrix(parts, unpacked));
+    FRUGAL_TRY_ASSIGN(auto rooms, scratch.matrix(parts, room));
     dev.run(parts, [&](std::size_t part) {
         for (std::size_t piece = part; piece < partials.rows(); piece += parts) {
             const detail::attention_rows& range = tiles[piece / pieces / shape.kv_heads];
             if (piece % pieces >= spans_of(range.keys)) continue;
             attend(tile_of(range, piece / pieces % shape.kv_heads), range.keys, piece % pieces, partials.row(piece),
-                   features.row(part));
+                   rooms.row(part));
         }
     });
     dev.run(tile_count * shape.kv_heads, [&](std::size_t task) {

@@ -33,8 +33,19 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Sca
             const simd::vec<Isa> qs = simd::load_some<Isa>(q[i] + d, dim - d);
             for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[j] + d, dim - d);
         }
-    for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
+    if constexpr (Queries * Keys % width == 0) {
+        float totals[Queries * Keys];
+        for (std::size_t first = 0; first < Queries * Keys; first += width) {
+            simd::vec<Isa> some[width];
+            for (std::size_t i = 0; i < width; ++i) some[i] = sums[(first + i) / Keys][(first + i) % Keys];
+            simd::store<Isa>(totals + first, simd::sums<Isa>(some));
+        }
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = totals[i * Keys + j];
+    } else {
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
+    }
 }
 
 /// Out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once.
@@ -134,10 +145,27 @@ FRUGAL_ALWAYS_INLINE void unpack_features(const std::int8_t* from, std::size_t d
         Format::decode(reinterpret_cast<const std::byte*>(from), to + d);
 }
 
+/// Rows of the step after this one, on their way from memory while this one is computed: rows of a list lie apart, and nothing
+/// else would fetch them in time.
+template <class Element>
+struct rows_ahead {
+    const Element *keys[attention_step], *values[attention_step];
+    std::size_t count = 0, bytes = 0;
+
+    FRUGAL_ALWAYS_INLINE void fetch(std::size_t j) const noexcept {
+        if (j >= count) return;
+        for (std::size_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(reinterpret_cast<const char*>(keys[j]) + at, 0, 2);
+            __builtin_prefetch(reinterpret_cast<const char*>(values[j]) + at, 0, 2);
+        }
+    }
+};
+
 /// One step of keys for queries first … first + Queries - 1 of the tile.
-template <class Isa, std::size_t Queries, class Scalar, class Element>
+template <class Isa, std::size_t Queries, class Scalar, class Element, class Ahead>
 FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin, std::size_t keys,
-                                      const Element* const* k, const Element* const* v, float* partial) noexcept {
+                                      const Element* const* k, const Element* const* v, const Ahead& ahead,
+                                      float* partial) noexcept {
     constexpr std::size_t together = Queries == 1 ? 4 : 2;
     const std::size_t dim = tile.head_dim;
     const float* q[Queries];
@@ -154,7 +182,11 @@ FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::s
     if (most == 0) return;
     float scores[Queries][attention_step];
     std::size_t j = 0;
-    for (; j + together <= most; j += together) score_tile<Isa, Queries, together>(q, k + j, dim, scores, j);
+    for (; j + together <= most; j += together) {
+        if (first == 0)  // once for all queries
+            for (std::size_t i = 0; i < together; ++i) ahead.fetch(j + i);
+        score_tile<Isa, Queries, together>(q, k + j, dim, scores, j);
+    }
     for (; j < most; ++j) score_tile<Isa, Queries, 1>(q, k + j, dim, scores, j);
     // Keys that a query does not see were scored with its neighbours; they are dropped here.
     const float* weights[Queries];
@@ -188,7 +220,7 @@ FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
 }  // namespace detail
 
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* unpacked) {
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const std::size_t dim = tile.head_dim, queries = tile.rows * tile.heads;
     for (std::size_t i = 0; i < queries; ++i) {
@@ -197,30 +229,54 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
         one[dim + 1] = detail::minus_infinity;
     }
     const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
-    for (std::size_t s = begin; s < end; s += attention_step) {
-        const std::size_t keys = end - s < attention_step ? end - s : attention_step;
-        using stored = stored_features<Scalar>;
-        std::conditional_t<stored::quantised, const float*, const Scalar*> k[attention_step], v[attention_step];
-        for (std::size_t j = 0; j < keys; ++j) {
+    using stored = stored_features<Scalar>;
+    using element = typename stored::element;
+    using rows = detail::rows_ahead<element>;
+    const auto find = [&](std::size_t s, rows& to) {
+        to.count = s >= end ? 0 : end - s < attention_step ? end - s : attention_step;
+        to.bytes = stored::elements(dim) * sizeof(element);
+        for (std::size_t j = 0; j < to.count; ++j) {
             const std::size_t token = tile.list != nullptr ? tile.list[s + j] : s + j;
             const std::size_t within = (token & mask) * tile.cache.stride + tile.offset;
-            const auto* const key = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
-            const auto* const value = tile.cache.values[token >> tile.cache.chunk_shift] + within;
-            if constexpr (stored::quantised) {
-                // Once for all queries of the tile.
-                float* const key_features = unpacked + 2 * j * dim;
-                detail::unpack_features<typename stored::format>(key, dim, key_features);
-                detail::unpack_features<typename stored::format>(value, dim, key_features + dim);
-                k[j] = key_features;
-                v[j] = key_features + dim;
-            } else {
-                k[j] = key;
-                v[j] = value;
-            }
+            to.keys[j] = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
+            to.values[j] = tile.cache.values[token >> tile.cache.chunk_shift] + within;
         }
-        std::size_t i = 0;
-        for (; i + 4 <= queries; i += 4) detail::attend_step<Isa, 4>(tile, i, s, keys, k, v, partial);
-        for (; i < queries; ++i) detail::attend_step<Isa, 1>(tile, i, s, keys, k, v, partial);
+    };
+    rows steps[2];
+    find(begin, steps[0]);
+    for (std::size_t s = begin, now = 0; s < end; s += attention_step, now ^= 1) {
+        const rows& here = steps[now];
+        rows& ahead = steps[now ^ 1];
+        find(s + attention_step, ahead);
+        const auto attend = [&](const auto* const* k, const auto* const* v) {
+            std::size_t i = 0;
+            for (; i + 4 <= queries; i += 4) detail::attend_step<Isa, 4>(tile, i, s, here.count, k, v, ahead, partial);
+            for (; i < queries; ++i) detail::attend_step<Isa, 1>(tile, i, s, here.count, k, v, ahead, partial);
+        };
+        if constexpr (stored::quantised) {
+            // Once for all queries of the tile.
+            const std::size_t stride = detail::attention_stride<float>(dim);
+            const float *k[attention_step], *v[attention_step];
+            for (std::size_t j = 0; j < here.count; ++j) {
+                float* const features = room + 2 * j * stride;
+                detail::unpack_features<typename stored::format>(here.keys[j], dim, features);
+                detail::unpack_features<typename stored::format>(here.values[j], dim, features + stride);
+                k[j] = features;
+                v[j] = features + stride;
+            }
+            attend(k, v);
+        } else {
+            // Of the values the same features of all rows are read together. Where rows lie a power of two apart, these fall on
+            // few sets of the first cache and drive each other out.
+            const std::size_t stride = detail::attention_stride<Scalar>(dim);
+            auto* const copies = reinterpret_cast<Scalar*>(room);
+            const Scalar* v[attention_step];
+            for (std::size_t j = 0; j < here.count; ++j) {
+                __builtin_memcpy(copies + j * stride, here.values[j], dim * sizeof(Scalar));
+                v[j] = copies + j * stride;
+            }
+            attend(here.keys, v);
+        }
     }
 }
 

@@ -67,16 +67,27 @@ struct attention_tile {
 /// Keys between two rescalings of the output.
 inline constexpr std::size_t attention_step = 32;
 
-/// Floats that attend_span needs for the keys and values of a step where they are stored quantised.
+namespace detail {
+/// Elements from one copied row of `head_dim` to the next: a cache line more than the row.
 template <class Scalar>
-[[nodiscard]] constexpr std::size_t attention_unpacked(std::size_t head_dim) noexcept {
-    return stored_features<Scalar>::quantised ? 2 * attention_step * head_dim : 0;
+[[nodiscard]] constexpr std::size_t attention_stride(std::size_t head_dim) noexcept {
+    return head_dim + 64 / sizeof(Scalar);
+}
+}  // namespace detail
+
+/// Floats of room that attend_span needs for a step's values, and for its keys where both are stored quantised.
+template <class Scalar>
+[[nodiscard]] constexpr std::size_t attention_room(std::size_t head_dim) noexcept {
+    if constexpr (stored_features<Scalar>::quantised)
+        return 2 * attention_step * detail::attention_stride<float>(head_dim);
+    else
+        return (attention_step * detail::attention_stride<Scalar>(head_dim) * sizeof(Scalar) + sizeof(float) - 1) / sizeof(float);
 }
 
 /// Partial results of keys begin … end - 1 of the list for every query of the tile. begin is a multiple of attention_span.
-/// unpacked: [attention_unpacked<Scalar>(head_dim)].
+/// room: [attention_room<Scalar>(head_dim)].
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* unpacked);
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room);
 
 /// Merges `count` partial results of a later span into those of the spans before it.
 template <class Isa>
