@@ -1,66 +1,15 @@
 // Perplexity of the trained models: BF16 within 0.1 % of transformers in f32, quantised files within 0.5 % of llama.cpp's own
 // figure for the same file. Eight windows of 512 tokens, each from an empty state, every token of a window but its first.
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <map>
 
-#include "frugal/quant/codec.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
-#include "model_support.hpp"
+#include "frugal/quant/codec.hpp"
+#include "perplexity.hpp"
 
 using namespace frugal;
 using namespace test;
 
 namespace {
-
-std::string data(const std::string& path) { return std::string(FRUGAL_TEST_DATA "/") + path; }
-
-std::vector<std::int32_t> heldout(const std::string& name) {
-    std::ifstream in(data(name + "/golden/heldout_ids.txt"));
-    return {std::istream_iterator<std::int32_t>(in), {}};
-}
-
-template <class Model>
-double perplexity(Model& m, std::span<const std::int32_t> tokens) {
-    constexpr std::size_t window = 512;
-    double total = 0;
-    std::size_t count = 0;
-    for (std::size_t begin = 0; begin + window <= tokens.size(); begin += window) {
-        const auto part = tokens.subspan(begin, window);
-        m.state.clear(sequence_id{0});
-        const auto logits = m.run(part);
-        for (std::size_t t = 0; t + 1 < window; ++t) {
-            const auto row = std::span(logits).subspan(t * m.vocabulary(), m.vocabulary());
-            double highest = -INFINITY, sum = 0;
-            for (const float x : row) highest = std::max(highest, static_cast<double>(x));
-            for (const float x : row) sum += std::exp(static_cast<double>(x) - highest);
-            total += highest + std::log(sum) - static_cast<double>(row[static_cast<std::size_t>(part[t + 1])]);
-            ++count;
-        }
-    }
-    REQUIRE(count == 4088);
-    return std::exp(total / static_cast<double>(count));
-}
-
-/// llama.cpp's figure: "4088 predictions, mean nll 2.592965, perplexity 13.3694".
-double llama_cpp(const std::string& name, const std::string& format) {
-    std::ifstream in(data(name + "/llama_cpp.json"));
-    const auto report = nlohmann::json::parse(in);
-    const std::string text = report.at(name + "-" + format + ".gguf").at("nll");
-    return std::strtod(text.c_str() + text.rfind(' '), nullptr);
-}
-
-double transformers(const std::string& name) {
-    std::ifstream in(data(name + "/golden/golden.json"));
-    return nlohmann::json::parse(in).at("perplexity").at("perplexity");
-}
-
-void check_within(double got, double want, double share) {
-    INFO("perplexity ", got, ", reference ", want, ", difference ", (got / want - 1) * 100, " %");
-    CHECK(std::abs(got / want - 1) <= share);
-}
 
 /// Every BF16 matrix of a file in Q8_0, made by the reference encoder; rows that are no multiple of 32 stay.
 class q8_0_source {
