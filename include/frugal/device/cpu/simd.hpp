@@ -35,6 +35,18 @@ FRUGAL_ALWAYS_INLINE vec<Isa> load(const float* from) noexcept {
     return out;
 }
 
+/// The same for a register that several products take: compilers would rather load it anew for each, where loads are what is
+/// scarce.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> load_once(const float* from) noexcept {
+    vec<Isa> out = load<Isa>(from);
+#if defined(__GNUC__) && defined(__SSE2__)
+    // AVX-512 has twice the registers, which "x" does not name all.
+    if constexpr (Isa::vector_bytes < 64) asm("" : "+x"(out));
+#endif
+    return out;
+}
+
 template <class Isa>
 FRUGAL_ALWAYS_INLINE void store(float* to, const vec<Isa>& value) noexcept {
     std::memcpy(to, &value, sizeof(value));

@@ -18,13 +18,15 @@ template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar>
 FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Scalar* const* k, std::size_t dim,
                                      float (&scores)[Queries][attention_step], std::size_t at) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
-    simd::vec<Isa> sums[Queries][Keys] = {};
+    simd::vec<Isa> sums[Queries][Keys];
+    for (std::size_t i = 0; i < Queries; ++i)  // not by an initialiser, which g++ makes a fill of memory
+        for (std::size_t j = 0; j < Keys; ++j) sums[i][j] = simd::vec<Isa>{};
     std::size_t d = 0;
     for (; d + width <= dim; d += width) {
         simd::vec<Isa> ks[Keys];
         for (std::size_t j = 0; j < Keys; ++j) ks[j] = simd::load<Isa>(k[j] + d);
         for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> qs = simd::load<Isa>(q[i] + d);
+            const simd::vec<Isa> qs = simd::load_once<Isa>(q[i] + d);
             for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * ks[j];
         }
     }
@@ -33,18 +35,20 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Sca
             const simd::vec<Isa> qs = simd::load_some<Isa>(q[i] + d, dim - d);
             for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[j] + d, dim - d);
         }
-    if constexpr (Queries * Keys % width == 0) {
-        float totals[Queries * Keys];
-        for (std::size_t first = 0; first < Queries * Keys; first += width) {
-            simd::vec<Isa> some[width];
-            for (std::size_t i = 0; i < width; ++i) some[i] = sums[(first + i) / Keys][(first + i) % Keys];
-            simd::store<Isa>(totals + first, simd::sums<Isa>(some));
+    if constexpr (Queries * Keys < width / 2) {
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
+    } else {
+        constexpr std::size_t all = Queries * Keys, rounds = (all + width - 1) / width;
+        float totals[rounds * width];
+        for (std::size_t round = 0; round < rounds; ++round) {
+            simd::vec<Isa> some[width] = {};
+            for (std::size_t i = 0; i < width && round * width + i < all; ++i)
+                some[i] = sums[(round * width + i) / Keys][(round * width + i) % Keys];
+            simd::store<Isa>(totals + round * width, simd::sums<Isa>(some));
         }
         for (std::size_t i = 0; i < Queries; ++i)
             for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = totals[i * Keys + j];
-    } else {
-        for (std::size_t i = 0; i < Queries; ++i)
-            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
     }
 }
 
@@ -249,9 +253,18 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
         rows& ahead = steps[now ^ 1];
         find(s + attention_step, ahead);
         const auto attend = [&](const auto* const* k, const auto* const* v) {
-            std::size_t i = 0;
-            for (; i + 4 <= queries; i += 4) detail::attend_step<Isa, 4>(tile, i, s, here.count, k, v, ahead, partial);
-            for (; i < queries; ++i) detail::attend_step<Isa, 1>(tile, i, s, here.count, k, v, ahead, partial);
+            for (std::size_t i = 0; i < queries;) {
+                const std::size_t left = queries - i;
+                if (left >= 12 || left == 6 || left == 7) {
+                    detail::attend_step<Isa, 6>(tile, i, s, here.count, k, v, ahead, partial);
+                    i += 6;
+                } else if (left >= 4) {
+                    detail::attend_step<Isa, 4>(tile, i, s, here.count, k, v, ahead, partial);
+                    i += 4;
+                } else {
+                    detail::attend_step<Isa, 1>(tile, i++, s, here.count, k, v, ahead, partial);
+                }
+            }
         };
         if constexpr (stored::quantised) {
             // Once for all queries of the tile.
