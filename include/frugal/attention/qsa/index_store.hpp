@@ -8,6 +8,7 @@
 #include "frugal/attention/token_store.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/core/type_list.hpp"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/tensor/bytes.hpp"
 #include "frugal/tensor/scalar.hpp"
