@@ -31,13 +31,14 @@ template <class Isa, std::size_t Heads, std::size_t Blocks, class Scalar>
 FRUGAL_ALWAYS_INLINE void add_relu_dots(const float* q, const Scalar* const (&keys)[Blocks], std::size_t dim,
                                         float* scores) noexcept {
     constexpr std::size_t width = simd::width<Isa>, dots = Heads * Blocks;
-    simd::vec<Isa> sums[dots] = {};
+    simd::vec<Isa> sums[dots];
+    for (std::size_t i = 0; i < dots; ++i) sums[i] = simd::vec<Isa>{};  // g++ makes an initialiser a fill of memory
     std::size_t d = 0;
     for (; d + width <= dim; d += width) {
         simd::vec<Isa> ks[Blocks];
         for (std::size_t b = 0; b < Blocks; ++b) ks[b] = simd::load<Isa>(keys[b] + d);
         for (std::size_t h = 0; h < Heads; ++h) {
-            const simd::vec<Isa> qs = simd::load<Isa>(q + h * dim + d);
+            const simd::vec<Isa> qs = simd::load_once<Isa>(q + h * dim + d);
             for (std::size_t b = 0; b < Blocks; ++b) sums[h * Blocks + b] += qs * ks[b];
         }
     }
