@@ -1,6 +1,5 @@
 #pragma once
 /// The rotary positions of all tokens of every sequence: what a layout that is filled in full is filled from.
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,20 +8,15 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/reuse/batch.hpp"
+#include "frugal/reuse/change_log.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace reuse {
 
-/// Names what a sequence holds. Two different contents never carry the same one, in all of a process: numbers come from one
-/// counter, so that an edit after a restore cannot repeat the number of an edit before it.
+/// Names what a sequence holds; numbers come from next_content_version().
 enum class history_version : std::uint64_t { empty = 0 };
-
-[[nodiscard]] inline history_version next_history_version() noexcept {
-    static std::atomic<std::uint64_t> last{0};
-    return history_version{last.fetch_add(1, std::memory_order_relaxed) + 1};
-}
 
 /// All tokens of every sequence. A sequence state; see reuse/batch.hpp.
 class token_history {
@@ -53,7 +47,7 @@ public:
             sequence& to = at(part.sequence);
             const auto added = tokens.positions.subspan(part.first, part.count);
             to.positions.insert(to.positions.end(), added.begin(), added.end());
-            to.before = std::exchange(to.version, next_history_version());
+            to.before = std::exchange(to.version, history_version{next_content_version()});
             to.appended = part.count;
         }
         return {};
@@ -77,7 +71,7 @@ public:
         if (tokens == 0) return {};
         sequence& from = at(s);
         from.positions.resize(from.positions.size() - tokens);
-        from.version = tokens == from.appended ? from.before : next_history_version();
+        from.version = tokens == from.appended ? from.before : history_version{next_content_version()};
         from.appended = 0;
         return {};
     }
@@ -106,7 +100,7 @@ public:
             return fail(errc::malformed_file, "saved history of ", length, " tokens ends early");
         std::vector<rope_position> positions(static_cast<std::size_t>(length));
         FRUGAL_TRY(in.read_span(std::span<rope_position>(positions)));
-        at(s) = {std::move(positions), next_history_version()};
+        at(s) = {std::move(positions), history_version{next_content_version()}};
         return {};
     }
 
