@@ -4,13 +4,13 @@
 // One process runs the arms A B B A, each from nothing: two requests of 24 tokens. The device is made of this machine: it
 // multiplies with 8-bit images and adds a fixed wait to every product, as a device that works beside the host would.
 // The vocabulary is cut: the head is no layer.
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "bench.hpp"
 #include "comparison.hpp"
@@ -183,8 +183,7 @@ fg::result<double> decision_seconds(Device& device, fg::workspace& scratch, Stor
         }
         sweeps.push_back(std::chrono::duration<double>(clock_type::now() - start).count());
     }
-    std::sort(sweeps.begin(), sweeps.end());
-    return sweeps[sweeps.size() / 2] / static_cast<double>(sizes.layers.size());
+    return median(std::move(sweeps)) / static_cast<double>(sizes.layers.size());
 }
 
 template <class Isa, class Loading>

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "comparison.hpp"
 #include "limits.hpp"
 
 // Declared here, defined by peak.cpp for each instruction set.
@@ -38,12 +39,6 @@ std::map<std::string, work> costs;
 
 /// One thread is timed by its own processor time, which other load on the machine disturbs least; several by the clock.
 bool by_cpu_time() { return executor().concurrency() == 1; }
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t n = values.size();
-    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 /// Keeps the times of all repetitions, and shows them when all have run: they run in no order.
 class reporter : public benchmark::ConsoleReporter {

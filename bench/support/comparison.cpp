@@ -11,7 +11,8 @@ namespace bench {
 
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
+    const std::size_t n = values.size();
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 double measured_seconds() { return executor().concurrency() == 1 ? thread_seconds() : clock_seconds(); }

@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// The middle one; of an even number the upper of both. Precondition: not empty.
+/// The middle one; of an even number the mean of both. Precondition: not empty.
 double median(std::vector<double> values);
 
 /// Seconds by the clock that a run is measured with: processor time of this thread where there is one thread, else the clock.
