@@ -1,6 +1,8 @@
-// Products of a weight matrix with one token (decode: weights stream from memory) and with a batch (prefill).
-#include "frugal/ops/matmul/matmul.hpp"
+// Products of a weight image with one token (decode: weights stream from memory) and with a batch (prefill), with activations
+// as they are and in 8 bits.
 #include "bench.hpp"
+#include "frugal/device/cpu/packed_cpu.hpp"
+#include "frugal/ops/matmul/image_matmul.hpp"
 
 namespace bench {
 
@@ -8,21 +10,23 @@ namespace {
 
 constexpr std::size_t rows = 4096, cols = 4096;
 
-template <class Isa, class Format, bool Integer>
+template <class Isa, class Format, class Activations>
 struct product {
     explicit product(std::size_t tokens)
         : copies(tokens == 1 ? copies_beyond_cache(rows * cols / Format::block_size * Format::block_bytes) : 1),
           w(rows, cols, copies, 1),
           x(normal(tokens * cols, 2)),
-          y(tokens * rows) {}
+          y(tokens * rows) {
+        for (std::size_t i = 0; i < copies; ++i) {
+            const fg::quant::weight_view view = w.view(i);
+            images.push_back(std::move(device.pack({&view, 1}).value()));
+        }
+    }
 
     fg::status run() {
-        using formats = fg::quant::list<Format>;
-        const fg::quant::weight_view view = w.view(turn++ % copies);
         const std::size_t tokens = x.size() / cols;
-        if constexpr (Integer)
-            return fg::ops::matmul_q8<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
-        return fg::ops::matmul<formats>(device, scratch, view, as_matrix(std::as_const(x), tokens), as_matrix(y, tokens));
+        const auto out = as_matrix(y, tokens);
+        return fg::ops::image_matmul(device, scratch, images[turn++ % copies], as_matrix(std::as_const(x), tokens), {&out, 1});
     }
 
     std::string check() const {
@@ -34,7 +38,7 @@ struct product {
                 want.push_back(w.dot(r, x.data() + t * cols));
             }
         // Activations of 8 bits are off by up to 1/254 of a block's largest each.
-        return compare(got, want, Integer ? 0.05 : 1e-4);
+        return compare(got, want, Activations::quantized ? 0.05 : 1e-4);
     }
 
     work cost() const {
@@ -45,7 +49,9 @@ struct product {
     std::size_t copies, turn = 0;
     weights<Format> w;
     std::vector<float> x, y;
-    fg::device::cpu<Isa> device{executor()};
+    using device_type = fg::device::packed_cpu<Isa, fg::counters_off, fg::quant::list<Format>, Activations>;
+    device_type device{executor()};
+    std::vector<typename device_type::image> images;
     fg::workspace scratch;
 };
 
@@ -59,9 +65,11 @@ void add_format() {
         for (std::size_t tokens : {std::size_t{1}, std::size_t{32}}) {
             if (tokens > 1 && !in_batches<Format>) continue;
             const std::string shape = fg::concat(rows, 'x', cols, 'x', tokens);
-            add_case<product<Isa, Format, false>>(name("matmul", Format::name, Isa::name, shape), Isa::name, tokens);
-            if constexpr (fg::quant::integer_dot_format<Format>)
-                add_case<product<Isa, Format, true>>(name("matmul_q8", Format::name, Isa::name, shape), Isa::name, tokens);
+            add_case<product<Isa, Format, fg::quant::f32_activations>>(name("matmul", Format::name, Isa::name, shape), Isa::name,
+                                                                       tokens);
+            if constexpr (fg::quant::coded_layout<fg::quant::panel_of<Format>>)
+                add_case<product<Isa, Format, fg::quant::q8_activations>>(name("matmul_q8", Format::name, Isa::name, shape),
+                                                                          Isa::name, tokens);
         }
     });
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "bench.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/moe/router.hpp"
 
 namespace bench {
@@ -60,8 +60,10 @@ struct experts_of_a_token {
           products(chosen) {}
 
     fg::status run() {
+        const fg::workspace::scope scope(scratch);
+        FRUGAL_TRY_ASSIGN(const auto ready, fg::ops::prepare_activations(device, scratch, as_matrix(std::as_const(x), 1)));
         for (std::size_t i = 0; i < chosen; ++i)
-            products[i] = {w.view(turn++ % stack), as_matrix(std::as_const(x), 1), as_matrix(y, chosen).rows_range(i, 1)};
+            products[i] = {w.view(turn++ % stack), ready, as_matrix(y, chosen).rows_range(i, 1)};
         return fg::ops::grouped_matmul<fg::quant::list<Format>>(device, scratch, products);
     }
 

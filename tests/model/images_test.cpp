@@ -19,7 +19,7 @@ public:
     std::function<bool(std::size_t)> refuses = [](std::size_t) { return false; };
     std::uint64_t lost = 0;
     std::size_t calls = 0;
-    [[nodiscard]] result<quant::interleaved_weights> pack(std::span<const quant::weight_view> parts) {
+    [[nodiscard]] result<quant::panel_weights> pack(std::span<const quant::weight_view> parts) {
         if (refuses(calls++)) return fail(errc::out_of_memory, "the device is full");
         return packed<Isa>::pack(parts);
     }

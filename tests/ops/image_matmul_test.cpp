@@ -1,4 +1,4 @@
-// Products from interleaved images: the bits of ops::matmul from the blocks themselves, for every format and instruction set.
+// Products from images of panels: the bits of ops::matmul from the blocks themselves, for every format and instruction set.
 #include "frugal/ops/matmul/image_matmul.hpp"
 
 #include <doctest/doctest.h>
@@ -64,14 +64,19 @@ void check_against_matmul(Device& dev, std::span<const quant::weight_view> parts
 
 TEST_CASE("image_matmul: the bits of matmul, for any number of rows, tokens and threads") {
     test::for_each_format([]<class Format>(frugal::type_tag<Format>) {
-        for (const std::size_t rows : {1u, 3u, 4u, 5u, 31u}) {
+        for (const std::size_t rows : {1u, 15u, 16u, 17u, 31u}) {
             const part w = random_part<Format>(rows, 5);
             test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
-                device::packed_cpu<Isa> serial;
-                for (const std::size_t tokens : {1u, 2u, 5u}) check_against_matmul(serial, {&w.view, 1}, tokens);
-                test::threads threads(3);
-                device::packed_cpu<Isa> parallel(threads);
-                check_against_matmul(parallel, {&w.view, 1}, 2);
+                const auto check = [&]<class Activations>(frugal::type_tag<Activations>) {
+                    using device_type = device::packed_cpu<Isa, frugal::counters_off, quant::all, Activations>;
+                    device_type serial;
+                    for (const std::size_t tokens : {1u, 2u, 5u}) check_against_matmul(serial, {&w.view, 1}, tokens);
+                    test::threads threads(3);
+                    device_type parallel(threads);
+                    check_against_matmul(parallel, {&w.view, 1}, 2);
+                };
+                check(frugal::type_tag<quant::f32_activations>{});
+                check(frugal::type_tag<quant::q8_activations>{});
             });
         }
     });
@@ -91,7 +96,7 @@ TEST_CASE("image_matmul: shapes that do not fit, and formats outside the list, a
     const part w = random_part<quant::q8_0>(6, 1);
     auto image = dev.pack({&w.view, 1});
     REQUIRE(image.has_value());
-    CHECK(image->bytes() == 8 * w.view.row_bytes);  // two whole groups of four rows
+    CHECK(image->bytes() == 16 * w.view.row_bytes);  // a whole panel
     workspace scratch;
     std::vector<float> x(2 * cols), y(2 * 6);
     const matrix_view<const float> in(x.data(), 2, cols);

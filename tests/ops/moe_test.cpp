@@ -3,8 +3,8 @@
 #include <limits>
 #include <string>
 
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/matmul/matmul.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/ops/moe/router.hpp"
 #include "frugal/quant/formats.hpp"
 #include "golden.hpp"
@@ -149,8 +149,11 @@ TEST_CASE("grouped products have the bits of single ones, for mixed formats and 
             std::vector<ops::matmul_product> products;
             std::size_t bytes = 0;
             for (std::size_t i = 0; i < weights.size(); ++i) got.emplace_back(want[i].size(), -7.0f);
+            const fg::workspace::scope scope(scratch);
             for (std::size_t i = 0; i < weights.size(); ++i) {
-                products.push_back({weights[i], {x[i].data(), tokens[i], 64}, {got[i].data(), tokens[i], weights[i].rows}});
+                const auto ready = ops::prepare_activations(dev, scratch, {x[i].data(), tokens[i], 64});
+                REQUIRE(ready.has_value());
+                products.push_back({weights[i], *ready, {got[i].data(), tokens[i], weights[i].rows}});
                 if (tokens[i] != 0) bytes += weights[i].bytes();
             }
             REQUIRE(ops::grouped_matmul<formats>(dev, scratch, products));

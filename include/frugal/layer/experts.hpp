@@ -13,8 +13,8 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/layer/dense_ffn.hpp"
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/matmul/image_matmul.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/host_weights.hpp"
 #include "frugal/reuse/image_cache.hpp"
@@ -104,20 +104,25 @@ public:
 
     [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> gate,
                                      matrix_view<float> up) {
+        workspace::scope scope(scratch_);
+        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev_, scratch_, x));
         std::vector<ops::matmul_product> products;
         products.reserve(2 * groups.size());
         for (const expert_rows& g : groups) {
-            const auto rows = x.rows_range(g.first, g.count);
+            const auto rows = ready.rows_range(g.first, g.count);
             products.push_back({weights_.gate.expert(g.expert), rows, gate.rows_range(g.first, g.count)});
             products.push_back({weights_.up.expert(g.expert), rows, up.rows_range(g.first, g.count)});
         }
         return ops::grouped_matmul<Formats>(dev_, scratch_, products);
     }
     [[nodiscard]] status down(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> y) {
+        workspace::scope scope(scratch_);
+        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev_, scratch_, x));
         std::vector<ops::matmul_product> products;
         products.reserve(groups.size());
         for (const expert_rows& g : groups)
-            products.push_back({weights_.down.expert(g.expert), x.rows_range(g.first, g.count), y.rows_range(g.first, g.count)});
+            products.push_back(
+                {weights_.down.expert(g.expert), ready.rows_range(g.first, g.count), y.rows_range(g.first, g.count)});
         return ops::grouped_matmul<Formats>(dev_, scratch_, products);
     }
 

@@ -7,8 +7,8 @@
 
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/hyper_connection/hyper_connection.hpp"
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/matmul/matmul.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
@@ -94,8 +94,9 @@ private:
         FRUGAL_TRY_ASSIGN(auto low, scratch.matrix(rows, d.rank));
         FRUGAL_TRY_ASSIGN(auto gate, scratch.matrix(rows, all));
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(dev, streams, w.norm, d.hidden, d.eps, normed));
+        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev, scratch, normed));
         const std::array<ops::matmul_product, 2> products = {
-            {{w.down, normed, low}, {w.inject, normed, injection == nullptr ? matrix_view<float>{} : *injection}}};
+            {{w.down, ready, low}, {w.inject, ready, injection == nullptr ? matrix_view<float>{} : *injection}}};
         FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, std::span(products).first(injection == nullptr ? 1 : 2)));
         const auto divisor = static_cast<float>(d.streams);
         ops::divided_silu(dev, divisor, low);

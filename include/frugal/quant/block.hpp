@@ -31,6 +31,20 @@ FRUGAL_ALWAYS_INLINE void store_u32(std::byte* to, std::uint32_t value) noexcept
     return to_float(half{static_cast<std::uint16_t>(load_u16(from))});
 }
 
+/// 16 halves as floats.
+FRUGAL_ALWAYS_INLINE void load_halves(const std::byte* from, float (&out)[16]) noexcept {
+#if defined(__F16C__) && defined(__AVX__)
+    for (std::size_t i = 0; i < 16; i += 8) {
+        short bits __attribute__((vector_size(16)));
+        std::memcpy(&bits, from + 2 * i, sizeof(bits));
+        const auto values = __builtin_ia32_vcvtph2ps256(bits);
+        std::memcpy(out + i, &values, sizeof(values));
+    }
+#else
+    for (std::size_t i = 0; i < 16; ++i) out[i] = load_half(from + 2 * i);
+#endif
+}
+
 FRUGAL_ALWAYS_INLINE void store_half(std::byte* to, float value) noexcept {
     const std::uint16_t bits = to_half(value).bits;
     std::memcpy(to, &bits, sizeof(bits));
@@ -60,6 +74,13 @@ FRUGAL_ALWAYS_INLINE void load_nibbles(const std::byte* from, std::uint8_t middl
     store_bytes(out + 16, (packed >> 4) - middle);
 }
 
+/// The same, as they are.
+FRUGAL_ALWAYS_INLINE void load_nibbles(const std::byte* from, std::uint8_t* out) noexcept {
+    const bytes_16 packed = load_bytes(from);
+    store_bytes(out, packed & 0xF);
+    store_bytes(out + 16, packed >> 4);
+}
+
 /// As load_nibbles, each nibble replaced by its level in the table.
 FRUGAL_ALWAYS_INLINE void load_levels(const std::byte* from, const std::int8_t (&table)[16], std::int8_t (&out)[32]) noexcept {
     const bytes_16 packed = load_bytes(from);
@@ -73,6 +94,13 @@ FRUGAL_ALWAYS_INLINE void load_five_bits(const std::byte* nibbles, std::uint32_t
     const bytes_16 packed = load_bytes(nibbles);
     store_bytes(out, ((packed & 0xF) | spread_times_16(high)) - middle);
     store_bytes(out + 16, ((packed >> 4) | spread_times_16(high >> 16)) - middle);
+}
+
+/// The same, as they are.
+FRUGAL_ALWAYS_INLINE void load_five_bits(const std::byte* nibbles, std::uint32_t high, std::uint8_t (&out)[32]) noexcept {
+    const bytes_16 packed = load_bytes(nibbles);
+    store_bytes(out, (packed & 0xF) | spread_times_16(high));
+    store_bytes(out + 16, (packed >> 4) | spread_times_16(high >> 16));
 }
 
 /// The low four bits of 32 codes, in the order of load_nibbles.

@@ -40,9 +40,7 @@ struct scaled_codes {
     float scale;
     Code codes[Size];
 
-    FRUGAL_ALWAYS_INLINE void decode(float* out) const noexcept {
-        detail::decode_codes<Size>(codes, out, scale);
-    }
+    FRUGAL_ALWAYS_INLINE void decode(float* out) const noexcept { detail::decode_codes<Size>(codes, out, scale); }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE dot_terms dot_integers(const typename activation::block& x) const noexcept {
         return {detail::sum_of_products(codes, x.codes), 0};
     }

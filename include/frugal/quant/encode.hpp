@@ -56,8 +56,7 @@ template <std::uint8_t Most>
         if (value > most) most = value;
     }
     const float scale = (most - least) / static_cast<float>(Most), inverse = inverse_scale(scale);
-    for (std::size_t i = 0; i < 32; ++i)
-        codes[i] = clamp_code(rounded((nan_to_zero(in[i]) - least) * inverse) + 0.5f, Most);
+    for (std::size_t i = 0; i < 32; ++i) codes[i] = clamp_code(rounded((nan_to_zero(in[i]) - least) * inverse) + 0.5f, Most);
     return {scale, least};
 }
 

@@ -22,31 +22,36 @@ concept format = requires(const std::byte* block, float* out) {
     { F::type } -> std::convertible_to<type_id>;
     { F::block_size } -> std::convertible_to<std::size_t>;
     { F::block_bytes } -> std::convertible_to<std::size_t>;
-    { F::decode(block, out) } noexcept -> std::same_as<void>;
+    { F::decode(block, out) }
+    noexcept->std::same_as<void>;
 };
 
 /// A format with a reference encoder: `encode(in, block)` reads `block_size` floats.
 template <class F>
 concept encodable_format = format<F> && requires(const float* in, std::byte* block) {
-    { F::encode(in, block) } noexcept -> std::same_as<void>;
+    { F::encode(in, block) }
+    noexcept->std::same_as<void>;
 };
 
 /// A format whose dot product with 8-bit activations is done in integers: `activation` is the activation format, whose blocks
 /// hold `block_size` values; `unpack(block)` gives the block as small integers, once for many products; `dot` of a block with
 /// one block of activations, packed or unpacked, is a double that is the same on every machine (quant/codes.hpp).
 template <class F>
-concept integer_dot_format =
-    format<F> && F::activation::block_size == F::block_size &&
-    requires(const std::byte* block, const typename F::activation::block& x) {
-        { F::unpack(block) } noexcept;
-        { F::unpack(block).dot(x) } noexcept -> std::same_as<double>;
-        { F::dot(block, x) } noexcept -> std::same_as<double>;
-    };
+concept integer_dot_format = format<F> && F::activation::block_size ==
+                             F::block_size&& requires(const std::byte* block, const typename F::activation::block& x) {
+    { F::unpack(block) }
+    noexcept;
+    { F::unpack(block).dot(x) }
+    noexcept->std::same_as<double>;
+    { F::dot(block, x) }
+    noexcept->std::same_as<double>;
+};
 
 /// A format that can tell whether the scales of a block (or the value itself) are neither NaN nor infinite.
 template <class F>
 concept checkable_format = format<F> && requires(const std::byte* block) {
-    { F::finite(block) } noexcept -> std::same_as<bool>;
+    { F::finite(block) }
+    noexcept->std::same_as<bool>;
 };
 
 /// Stands where a format has no 8-bit activations.

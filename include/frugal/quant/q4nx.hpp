@@ -144,9 +144,7 @@ struct q4nx {
 
     /// Moves a block of Q4_1: the codes stay, scale and minimum are rounded to bfloat16.
     FRUGAL_ALWAYS_INLINE static void repack(type_tag<q4_1>, const std::byte* block, codes_type& to, std::size_t row,
-                                            std::size_t group) noexcept
-        requires(is_additive && !has_signed_codes)
-    {
+                                            std::size_t group) noexcept requires(is_additive && !has_signed_codes) {
         const auto from = q4_1::unpack(block);
         put(from.codes, 0, from.scale, from.offset_scale, to, row, group);
     }

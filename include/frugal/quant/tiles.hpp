@@ -34,25 +34,32 @@ concept tile_format = requires(const float* w, std::size_t stride, std::byte* to
     { T::tile_cols } -> std::convertible_to<std::size_t>;
     { T::tile_bytes } -> std::convertible_to<std::size_t>;
     { T::group_size } -> std::convertible_to<std::size_t>;
-    { T::encode_tile(w, stride, to) } noexcept -> std::same_as<void>;
-    { T::decode_tile(tile, out, stride) } noexcept -> std::same_as<void>;
-    { T::finite(tile) } noexcept -> std::same_as<bool>;
+    { T::encode_tile(w, stride, to) }
+    noexcept->std::same_as<void>;
+    { T::decode_tile(tile, out, stride) }
+    noexcept->std::same_as<void>;
+    { T::finite(tile) }
+    noexcept->std::same_as<bool>;
 };
 
 /// A tile format that encodes in two steps, to codes with their scales and from those to the bytes of a tile.
 template <class T>
 concept coded_tile_format = tile_format<T> && requires(const float* w, std::size_t stride, typename T::codes_type& codes,
                                                        const typename T::codes_type& from, std::byte* to) {
-    { T::quantize(w, stride, codes) } noexcept -> std::same_as<void>;
-    { T::pack_codes(from, to) } noexcept -> std::same_as<void>;
+    { T::quantize(w, stride, codes) }
+    noexcept->std::same_as<void>;
+    { T::pack_codes(from, to) }
+    noexcept->std::same_as<void>;
 };
 
 /// Whether blocks of F keep their codes in tiles of T: `T::repack(type_tag<F>, block, codes, row, group)` moves one block.
 template <class T, class F>
-concept repacks = coded_tile_format<T> && format<F> && F::block_size == T::group_size &&
-                  requires(const std::byte* block, typename T::codes_type& to, std::size_t row, std::size_t group) {
-                      { T::repack(type_tag<F>{}, block, to, row, group) } noexcept -> std::same_as<void>;
-                  };
+concept repacks = coded_tile_format<T> && format<F> &&
+                  F::block_size == T::group_size&& requires(const std::byte* block, typename T::codes_type& to, std::size_t row,
+                                                            std::size_t group) {
+    { T::repack(type_tag<F>{}, block, to, row, group) }
+    noexcept->std::same_as<void>;
+};
 
 /// The largest magnitude of a weight that is packed: ranges of twice that, and what rounding adds, stay finite.
 inline constexpr float largest_weight = 0x1p126f;
@@ -147,7 +154,7 @@ private:
 
 /// Whether every weight of a tile is finite and not beyond largest_weight.
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool all_packable(const float* w, std::size_t stride, std::size_t rows,
-                                                    std::size_t cols) noexcept {
+                                                     std::size_t cols) noexcept {
     constexpr std::int32_t most = 0x7E800000;  // bits of largest_weight
     std::int32_t sign = 0;
     for (std::size_t r = 0; r < rows; ++r)
@@ -161,7 +168,7 @@ private:
 
 /// The error that names the first weight that cannot be packed; `row` and `col` are where the tile begins.
 [[gnu::noinline, gnu::cold]] inline error not_packable(const float* w, std::size_t stride, std::size_t rows, std::size_t cols,
-                                                      std::size_t row, std::size_t col) {
+                                                       std::size_t row, std::size_t col) {
     for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t c = 0; c < cols; ++c) {
             const float value = w[r * stride + c];

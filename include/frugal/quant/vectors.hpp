@@ -133,6 +133,62 @@ FRUGAL_ALWAYS_INLINE void decode_codes(const Code* codes, float* out, float scal
 #endif
 }
 
+#if defined(__AVX2__)
+typedef std::int32_t ints_8 __attribute__((vector_size(32)));
+
+/// Eight bytes, signed or not.
+template <class Byte>
+FRUGAL_ALWAYS_INLINE ints_8 load_ints(const std::byte* from) noexcept {
+#if defined(__clang__)
+    typedef Byte bytes_8 __attribute__((vector_size(8)));
+    bytes_8 narrow;
+    std::memcpy(&narrow, from, sizeof(narrow));
+    return __builtin_convertvector(narrow, ints_8);
+#else
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof(eight));
+    const chars_16 narrow = reinterpret_cast<chars_16>(words_2{eight, 0});
+    if constexpr (static_cast<Byte>(-1) < 0)
+        return __builtin_ia32_pmovsxbd256(narrow);
+    else
+        return __builtin_ia32_pmovzxbd256(narrow);
+#endif
+}
+#endif
+
+/// out[i] = factors[i] * bytes[i] for 16 bytes, signed or not.
+template <class Byte>
+FRUGAL_ALWAYS_INLINE void multiply_bytes(const float (&factors)[16], const std::byte* bytes, float (&out)[16]) noexcept {
+#if defined(__AVX2__)
+    typedef float floats_8 __attribute__((vector_size(32)));
+    for (std::size_t i = 0; i < 16; i += 8) {
+        floats_8 factor;
+        std::memcpy(&factor, factors + i, sizeof(factor));
+        const floats_8 product = factor * __builtin_convertvector(load_ints<Byte>(bytes + i), floats_8);
+        std::memcpy(out + i, &product, sizeof(product));
+    }
+#else
+    for (std::size_t i = 0; i < 16; ++i) out[i] = factors[i] * static_cast<float>(static_cast<Byte>(bytes[i]));
+#endif
+}
+
+/// out[i] = 2^(bytes[i] - 128) for 16 bytes; subnormal for bytes 0 and 1.
+FRUGAL_ALWAYS_INLINE void load_powers(const std::byte* bytes, float (&out)[16]) noexcept {
+#if defined(__AVX2__)
+    for (std::size_t i = 0; i < 16; i += 8) {
+        const ints_8 byte = load_ints<std::uint8_t>(bytes + i), low = byte < 2;
+        const ints_8 bits = ((0x00200000 + ((byte & 1) << 21)) & low) | (((byte - 1) << 23) & ~low);
+        std::memcpy(out + i, &bits, sizeof(bits));
+    }
+#else
+    for (std::size_t i = 0; i < 16; ++i) {
+        const auto byte = static_cast<std::uint32_t>(bytes[i]);
+        const std::uint32_t bits = byte < 2 ? 0x00200000u << byte : (byte - 1) << 23;
+        std::memcpy(out + i, &bits, sizeof(bits));
+    }
+#endif
+}
+
 }  // namespace quant::detail
 
 FRUGAL_NAMESPACE_END

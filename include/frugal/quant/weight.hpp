@@ -34,8 +34,8 @@ template <format_list Formats>
     status checked;
     FRUGAL_TRY(visit<Formats>(type, [&]<class F>(type_tag<F>) {
         if (cols % F::block_size != 0)
-            checked = fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", F::name, ": its blocks hold ",
-                           F::block_size);
+            checked =
+                fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", F::name, ": its blocks hold ", F::block_size);
         else if (cols / F::block_size > std::numeric_limits<std::size_t>::max() / F::block_bytes)
             checked = fail(errc::out_of_memory, "rows of ", cols, " weights are beyond the address space");
         else

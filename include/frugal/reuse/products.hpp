@@ -9,7 +9,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
-#include "frugal/ops/moe/grouped_matmul.hpp"
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/reader_table.hpp"
 #include "frugal/tensor/view.hpp"
@@ -94,8 +94,10 @@ struct product_list {
 template <quant::format_list Formats, device::cpu_target Device, std::size_t N>
 [[nodiscard]] status multiply_each(Device& dev, workspace& scratch, const std::array<quant::weight_view, N>& w,
                                    matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+    workspace::scope scope(scratch);
+    FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev, scratch, x));
     std::array<ops::matmul_product, N> each;
-    for (std::size_t i = 0; i < N; ++i) each[i] = {w[i], x, y[i]};
+    for (std::size_t i = 0; i < N; ++i) each[i] = {w[i], ready, y[i]};
     return ops::grouped_matmul<Formats>(dev, scratch, each);
 }
 

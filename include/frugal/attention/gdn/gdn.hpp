@@ -144,7 +144,7 @@ private:
         FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.beta, x, beta));
         FRUGAL_TRY(ops::delta_gates(dev, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
         // From here on sequences change, so what the rest needs is taken, and given back, beforehand.
-        FRUGAL_TRY(make_room(dev, scratch, d));
+        FRUGAL_TRY(make_room(dev, scratch, d, x.rows()));
         for (const segment& s : b.segments) {
             if (s.sequence != sequence_id::padding) {
                 FRUGAL_TRY(convolve(dev, d, w, sequences, s, qkv, mixed));
@@ -188,9 +188,9 @@ private:
     }
 
     template <class Device>
-    [[nodiscard]] static status make_room(Device& dev, workspace& scratch, const dims& d) {
+    [[nodiscard]] static status make_room(Device& dev, workspace& scratch, const dims& d, std::size_t rows) {
         workspace::scope scope(scratch);
-        const std::size_t product = ops::grouped_matmul_scratch(dev, d.values());
+        const std::size_t product = ops::grouped_matmul_scratch(dev, d.values()) + ops::prepared_scratch(rows, d.values());
         FRUGAL_TRY_ASSIGN([[maybe_unused]] const float* room,
                           scratch.floats(std::max(product, ops::gated_delta_rule_scratch<Scan>(dev, d.rule()))));
         return {};

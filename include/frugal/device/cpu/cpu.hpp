@@ -8,16 +8,20 @@
 #include "frugal/device/cpu/executor.hpp"
 #include "frugal/device/cpu/isa.hpp"
 #include "frugal/device/target.hpp"
+#include "frugal/quant/activations.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace device {
 
-/// CPU target: kernels of one instruction set, tasks on the given executor, counting as the policy says.
-template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off>
+/// CPU target: kernels of one instruction set, tasks on the given executor, counting as the policy says, products with
+/// activations in the given form.
+template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off,
+          quant::activation_policy Activations = quant::default_activations>
 class cpu {
 public:
     using isa = Isa;
+    using activations = Activations;
     using counters_type = Counters;
     static constexpr std::string_view name = "cpu";
 
@@ -53,6 +57,22 @@ concept cpu_target = target<D> && isa::tag<typename D::isa> && requires(D& d, st
     d.run(n, f);
     { d.concurrency() } -> std::convertible_to<std::size_t>;
 };
+
+namespace detail {
+template <class Device>
+struct activations_of {
+    using type = quant::default_activations;
+};
+template <class Device>
+    requires requires { typename Device::activations; }
+struct activations_of<Device> {
+    using type = typename Device::activations;
+};
+}  // namespace detail
+
+/// The form in which a device's products take activations: its member `activations`, else the default.
+template <class Device>
+using activations_of = typename detail::activations_of<Device>::type;
 
 static_assert(cpu_target<cpu<>>, "frugal: the default device must model device::cpu_target");
 

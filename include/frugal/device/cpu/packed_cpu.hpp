@@ -10,24 +10,25 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/formats.hpp"
-#include "frugal/quant/interleaved.hpp"
+#include "frugal/quant/panels.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace device {
 
-/// A cpu<Isa, Counters> whose images are interleaved copies of the file's blocks, multiplied by ops::image_matmul: the same bits
-/// as from the blocks themselves. Once an image is there, the file's blocks are not read again.
+/// A cpu<Isa, Counters, Activations> whose images are panels (quant/panels.hpp), multiplied by ops::image_matmul: the same bits
+/// as from the file's blocks. Once an image is there, the file's blocks are not read again.
 /// Formats: those that it packs; a list of your own formats may stand here.
-template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off, quant::format_list Formats = quant::all>
-class packed_cpu : public cpu<Isa, Counters> {
+template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off, quant::format_list Formats = quant::all,
+          quant::activation_policy Activations = quant::default_activations>
+class packed_cpu : public cpu<Isa, Counters, Activations> {
 public:
-    using image = quant::interleaved_weights;
+    using image = quant::panel_weights;
     using source = quant::weight_view;
     using image_formats = Formats;
     static constexpr std::string_view name = "packed_cpu";
 
-    using cpu<Isa, Counters>::cpu;
+    using cpu<Isa, Counters, Activations>::cpu;
 
     /// Errors: unsupported_format, shape_mismatch, invalid_argument, out_of_memory.
     [[nodiscard]] result<image> pack(std::span<const source> parts) { return image::pack<Formats>(parts); }

@@ -5,6 +5,7 @@
 
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/image.hpp"
+#include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
@@ -22,27 +23,50 @@ template <device::image_target Device>
     if constexpr (device::multiplying_target<Device>) {
         return dev.multiply(scratch, image, x, y);
     } else {
-        const std::span<const quant::interleaved_view> parts = image.parts();
+        const std::span<const quant::panel_view> parts = image.parts();
         FRUGAL_TRY(device::check_image_product(
             parts.size(), parts.empty() ? 0 : parts.front().cols, [&](std::size_t i) { return parts[i].rows; }, x, y));
         if (x.rows() == 0) return {};
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-            const quant::interleaved_view& w = parts[i];
-            const std::size_t limit = dev.concurrency() == 0 ? 1 : dev.concurrency();
-            const std::size_t tasks = w.groups() < limit ? w.groups() : limit;
-            workspace::scope scope(scratch);
-            FRUGAL_TRY_ASSIGN(auto decoded, scratch.matrix(limit, ops::cpu::matmul_scratch(w.cols)));
-            dev.counters().add(counter::matmul_calls, 1);
-            dev.counters().add(counter::weight_bytes_read, w.bytes());
-            FRUGAL_TRY(quant::visit<typename Device::image_formats>(w.type, [&]<class Format>(type_tag<Format>) {
-                dev.run(tasks, [&](std::size_t task) {
-                    ops::cpu::matmul_interleaved<typename Device::isa, Format>(
-                        w, x, y[i], w.groups() * task / tasks, w.groups() * (task + 1) / tasks, decoded.row(task));
-                });
-            }));
-        }
-        return {};
+        workspace::scope scope(scratch);
+        FRUGAL_TRY_ASSIGN(const prepared_activations ready, prepare_activations(dev, scratch, x));
+        return image_matmul(dev, scratch, image, ready, y);
     }
+}
+
+/// The same with activations that prepare_activations made ready, for devices whose products the library's kernels compute.
+template <device::image_target Device>
+    requires(!device::multiplying_target<Device>)
+[[nodiscard]] status image_matmul(Device& dev, workspace& scratch, const typename Device::image& image,
+                                  const prepared_activations& x, std::span<const matrix_view<float>> y) {
+    using activations = device::activations_of<Device>;
+    const std::span<const quant::panel_view> parts = image.parts();
+    std::size_t panels = 0;
+    for (const quant::panel_view& w : parts) {
+        panels += w.panels();
+        dev.counters().add(counter::matmul_calls, 1);
+        dev.counters().add(counter::weight_bytes_read, w.bytes());
+    }
+    const std::size_t limit = dev.concurrency() == 0 ? 1 : dev.concurrency();
+    const std::size_t tasks = panels < limit ? panels : limit;
+    if (tasks == 0) return {};
+    workspace::scope scope(scratch);
+    FRUGAL_TRY_ASSIGN(auto room, scratch.matrix(tasks, ops::cpu::panel_scratch));
+    // One parallel region over the panels of all parts.
+    dev.run(tasks, [&](std::size_t task) {
+        std::size_t begin = panels * task / tasks, end = panels * (task + 1) / tasks;
+        for (std::size_t i = 0; i < parts.size() && end != 0; ++i) {
+            const std::size_t own = parts[i].panels(), last = end < own ? end : own;
+            if (begin < last)
+                // The type was in the list when the image was packed, so this cannot fail.
+                (void)quant::visit<typename Device::image_formats>(parts[i].type, [&]<class Format>(type_tag<Format>) {
+                    ops::cpu::matmul_panels<typename Device::isa, Format, activations>(parts[i], x, y[i], begin, last,
+                                                                                       room.row(task));
+                });
+            begin = begin < own ? 0 : begin - own;
+            end -= last;
+        }
+    });
+    return {};
 }
 
 }  // namespace ops

@@ -1,6 +1,12 @@
 #pragma once
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
 #include "frugal/device/cpu/simd.hpp"
+#include "frugal/device/cpu/simd_integer.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
+#include "frugal/ops/matmul/tiles_cpu-inl.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -8,118 +14,178 @@ namespace ops::cpu {
 
 namespace detail {
 
-/// Rows x tokens dot products at once, so that each loaded register is used several times. One running register a sum:
-/// the order of additions is the same in every tile shape.
-template <class Isa, std::size_t Rows, std::size_t Tokens>
-FRUGAL_ALWAYS_INLINE void dot_tile(const float* const (&w)[Rows], const float* const (&x)[Tokens], std::size_t cols,
-                                   float (&out)[Rows][Tokens]) noexcept {
+/// The levels of codes as floats.
+template <class Isa, class Kind>
+FRUGAL_ALWAYS_INLINE void levels_of_codes(const std::uint8_t* codes,
+                                          float (&out)[quant::panel_group][quant::panel_rows]) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
-    simd::vec<Isa> sums[Rows][Tokens] = {};
-    std::size_t c = 0;
-    for (; c + width <= cols; c += width) {
-        simd::vec<Isa> xs[Tokens];
-        for (std::size_t t = 0; t < Tokens; ++t) xs[t] = simd::load<Isa>(x[t] + c);
-        for (std::size_t r = 0; r < Rows; ++r) {
-            const simd::vec<Isa> ws = simd::load<Isa>(w[r] + c);
-            for (std::size_t t = 0; t < Tokens; ++t) sums[r][t] += ws * xs[t];
+    for (std::size_t k = 0; k < quant::panel_group; k += 4)
+        for (std::size_t r = 0; r < quant::panel_rows; r += width) {
+            simd::ints<Isa> quads;
+            std::memcpy(&quads, codes + quant::code_index(r, k), sizeof(quads));
+            for (int i = 0; i < 4; ++i) {
+                simd::ints<Isa> level;
+                if constexpr (Kind::is_signed)
+                    level = (quads << (24 - 8 * i)) >> 24;
+                else
+                    level = ((quads >> (8 * i)) & 0xFF) - Kind::offset;
+                simd::store<Isa>(out[k + static_cast<std::size_t>(i)] + r, __builtin_convertvector(level, simd::vec<Isa>));
+            }
         }
-    }
-    if (c < cols)
-        for (std::size_t r = 0; r < Rows; ++r)
-            for (std::size_t t = 0; t < Tokens; ++t)
-                sums[r][t] += simd::load_some<Isa>(w[r] + c, cols - c) * simd::load_some<Isa>(x[t] + c, cols - c);
-    for (std::size_t r = 0; r < Rows; ++r)
-        for (std::size_t t = 0; t < Tokens; ++t) out[r][t] = simd::sum<Isa>(sums[r][t]);
 }
 
-template <class Isa, std::size_t Rows>
-FRUGAL_ALWAYS_INLINE void rows_by_all_tokens(const float* scratch, std::size_t cols, matrix_view<const float> x,
-                                             matrix_view<float> y, std::size_t row) noexcept {
-    const float* w[Rows];
-    for (std::size_t r = 0; r < Rows; ++r) w[r] = scratch + r * cols;
-    std::size_t t = 0;
-    constexpr std::size_t tile = 2;
-    for (; t + tile <= x.rows(); t += tile) {
-        const float* const xs[tile] = {x.row(t), x.row(t + 1)};
-        float out[Rows][tile];
-        dot_tile<Isa, Rows, tile>(w, xs, cols, out);
-        for (std::size_t r = 0; r < Rows; ++r)
-            for (std::size_t k = 0; k < tile; ++k) y(t + k, row + r) = out[r][k];
-    }
-    for (; t < x.rows(); ++t) {
-        const float* const xs[1] = {x.row(t)};
-        float out[Rows][1];
-        dot_tile<Isa, Rows, 1>(w, xs, cols, out);
-        for (std::size_t r = 0; r < Rows; ++r) y(t, row + r) = out[r][0];
+/// Asks for the memory of a group some way ahead: weights of a product with one row come from memory, and the processor's own
+/// prefetching keeps too little in flight. Panels of a matrix follow one another, so what is ahead is needed next.
+template <std::size_t Bytes>
+FRUGAL_ALWAYS_INLINE void prefetch_ahead(const std::byte* group) noexcept {
+    constexpr std::size_t distance = 4096;
+    for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(group + distance + at);
+}
+
+/// One panel times one row of x, in integers: codes go from their planes to the sums without a stop in memory.
+template <class Isa, class Layout>
+FRUGAL_ALWAYS_INLINE void multiply_codes_by_row(const std::byte* panel, const prepared_activations& x, std::size_t row,
+                                                float* sums) {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    const code_rows<1> rows(x, row, 0);
+    simd::vec<Isa> total[1][registers];
+    for (std::size_t v = 0; v < registers; ++v) total[0][v] = simd::vec<Isa>{};
+    for (std::size_t first = 0; first < x.groups; first += Layout::groups, panel += Layout::bytes)
+        for (std::size_t g = 0; g < Layout::groups; ++g) {
+            prefetch_ahead<Layout::bytes / Layout::groups>(panel + g * (Layout::bytes / Layout::groups));
+            alignas(64) std::uint8_t room[quant::panel_codes];
+            quant::group_scales scales;
+            const std::uint8_t* codes = Layout::codes(panel, g, room);
+            Layout::scales(panel, g, scales);
+            add_code_group<Isa, typename Layout::kind, Layout::has_offsets, 1>(codes, scales, rows, first + g, total);
+        }
+    for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
+}
+
+/// One panel times all rows of x, in integers.
+template <class Isa, class Layout>
+FRUGAL_ALWAYS_INLINE void multiply_codes(const std::byte* panel, const prepared_activations& x, std::size_t row, std::size_t rows,
+                                         float* sums) {
+    using kind = typename Layout::kind;
+    if (rows == 1) return multiply_codes_by_row<Isa, Layout>(panel, x, row, sums);
+    code_groups w;
+    for (std::size_t first = 0; first < x.groups; first += code_groups::most) {
+        const std::size_t left = x.groups - first, count = left < code_groups::most ? left : code_groups::most;
+        for (std::size_t g = 0; g < count; ++g) {
+            const std::byte* block = panel + (first + g) / Layout::groups * Layout::bytes;
+            prefetch_ahead<Layout::bytes / Layout::groups>(panel + (first + g) * (Layout::bytes / Layout::groups));
+            w.codes[g] = Layout::codes(block, (first + g) % Layout::groups, w.room[g]);
+            Layout::scales(block, (first + g) % Layout::groups, w.scales[g]);
+        }
+        for_each_tile<4>(rows, [&](auto tokens, std::size_t t) {
+            code_tile<Isa, kind, Layout::has_offsets, decltype(tokens)::value>(w, count, x, row + t, first,
+                                                                               sums + t * quant::panel_rows);
+        });
     }
 }
 
-template <class Format>
-FRUGAL_ALWAYS_INLINE void decode_row(const std::byte* row, std::size_t cols, float* out) noexcept {
-    for (std::size_t c = 0; c < cols; c += Format::block_size, row += Format::block_bytes) Format::decode(row, out + c);
+/// A group of a panel as floats: its levels and scales, or its weights.
+template <class Isa, class Layout>
+FRUGAL_ALWAYS_INLINE void decode_group(const std::byte* panel, std::size_t group,
+                                       float (&values)[quant::panel_group][quant::panel_rows], quant::group_scales& scales) {
+    constexpr std::size_t groups = Layout::columns / quant::panel_group;
+    prefetch_ahead<Layout::bytes / groups>(panel + group * (Layout::bytes / groups));
+    const std::byte* block = panel + group / groups * Layout::bytes;
+    if constexpr (quant::coded_layout<Layout>) {
+        alignas(64) std::uint8_t room[quant::panel_codes];
+        const std::uint8_t* codes = Layout::codes(block, group % groups, room);
+        levels_of_codes<Isa, typename Layout::kind>(codes, values);
+        Layout::scales(block, group % groups, scales);
+    } else {
+        Layout::decode(block, values);
+    }
+}
+
+/// How a layout enters products in f32.
+template <class Layout>
+struct float_kind {
+    static constexpr std::size_t run = 0;
+    static constexpr bool has_offsets = false;
+};
+template <quant::coded_layout Layout>
+struct float_kind<Layout> {
+    static constexpr std::size_t run = Layout::kind::run;
+    static constexpr bool has_offsets = Layout::has_offsets;
+};
+
+/// One panel times one row of x, in f32.
+template <class Isa, class Layout>
+FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const prepared_activations& x, std::size_t row,
+                                                 float* sums) {
+    using kind = float_kind<Layout>;
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    simd::vec<Isa> total[1][registers];
+    for (std::size_t v = 0; v < registers; ++v) total[0][v] = simd::vec<Isa>{};
+    for (std::size_t g = 0; g < x.groups; ++g) {
+        alignas(64) float values[quant::panel_group][quant::panel_rows];
+        quant::group_scales scales;
+        decode_group<Isa, Layout>(panel, g, values, scales);
+        const float* const from[1] = {x.values + row * x.stride + g * quant::panel_group};
+        const float group_sums[1] = {kind::has_offsets ? x.group_sums[row * x.groups + g] : 0.0f};
+        add_float_group<Isa, kind::run, kind::has_offsets, 1>(values, scales, from, group_sums, total);
+    }
+    for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
+}
+
+/// One panel times all rows of x, in f32.
+template <class Isa, class Layout>
+FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared_activations& x, std::size_t row,
+                                          std::size_t rows, float* sums) {
+    using kind = float_kind<Layout>;
+    if (rows == 1) return multiply_floats_by_row<Isa, Layout>(panel, x, row, sums);
+    float_groups w;
+    for (std::size_t first = 0; first < x.groups; first += float_groups::most) {
+        const std::size_t left = x.groups - first, count = left < float_groups::most ? left : float_groups::most;
+        for (std::size_t g = 0; g < count; ++g) decode_group<Isa, Layout>(panel, first + g, w.values[g], w.scales[g]);
+        for_each_tile<6>(rows, [&](auto tokens, std::size_t t) {
+            float_tile<Isa, kind::run, kind::has_offsets, decltype(tokens)::value>(w, count, x, row + t, first,
+                                                                                   sums + t * quant::panel_rows);
+        });
+    }
+}
+
+template <class Isa, class Format, class Activations>
+FRUGAL_ALWAYS_INLINE void multiply_panel(const std::byte* panel, std::size_t first_row, std::size_t rows,
+                                         const prepared_activations& x, matrix_view<float> y, float* sums) {
+    using layout = quant::panel_of<Format>;
+    const std::size_t count = rows - first_row < quant::panel_rows ? rows - first_row : quant::panel_rows;
+    for (std::size_t begin = 0; begin < x.rows; begin += matmul_slice) {
+        const std::size_t n = x.rows - begin < matmul_slice ? x.rows - begin : matmul_slice;
+        std::memset(sums, 0, n * quant::panel_rows * sizeof(float));
+        if constexpr (quant::coded_layout<layout> && Activations::quantized)
+            multiply_codes<Isa, layout>(panel, x, begin, n, sums);
+        else
+            multiply_floats<Isa, layout>(panel, x, begin, n, sums);
+        for (std::size_t t = 0; t < n; ++t)
+            std::memcpy(y.row(begin + t) + first_row, sums + t * quant::panel_rows, count * sizeof(float));
+    }
 }
 
 }  // namespace detail
 
-template <class Isa, class Format>
-void matmul_rows(const quant::weight_view& w, matrix_view<const float> x, matrix_view<float> y, std::size_t row_begin,
-                 std::size_t row_end, float* scratch) {
+template <class Isa, class Format, class Activations>
+void matmul_panels(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,
+                   std::size_t panel_end, float* scratch) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    std::size_t r = row_begin;
-    for (; r + 4 <= row_end; r += 4) {
-        for (std::size_t i = 0; i < 4; ++i) detail::decode_row<Format>(w.row(r + i), w.cols, scratch + i * w.cols);
-        detail::rows_by_all_tokens<Isa, 4>(scratch, w.cols, x, y, r);
-    }
-    for (; r < row_end; ++r) {
-        detail::decode_row<Format>(w.row(r), w.cols, scratch);
-        detail::rows_by_all_tokens<Isa, 1>(scratch, w.cols, x, y, r);
-    }
+    for (std::size_t p = panel_begin; p < panel_end; ++p)
+        detail::multiply_panel<Isa, Format, Activations>(w.panel(p), p * quant::panel_rows, w.rows, x, y, scratch);
 }
 
-template <class Isa, class Format>
-void matmul_interleaved(const quant::interleaved_view& w, matrix_view<const float> x, matrix_view<float> y,
-                        std::size_t group_begin, std::size_t group_end, float* scratch) {
+template <class Isa, class Format, class Activations>
+void matmul_rows(const quant::weight_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,
+                 std::size_t panel_end, float* scratch) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    constexpr std::size_t group = quant::interleaved_view::group;
-    static_assert(group == 4);
-    for (std::size_t g = group_begin; g < group_end; ++g) {
-        const std::byte* block = w.group_data(g);
-        const std::size_t rows = w.rows - g * group < group ? w.rows - g * group : group;
-        for (std::size_t c = 0; c < w.cols; c += Format::block_size, block += group * Format::block_bytes)
-            for (std::size_t r = 0; r < rows; ++r) Format::decode(block + r * Format::block_bytes, scratch + r * w.cols + c);
-        if (rows == group)
-            detail::rows_by_all_tokens<Isa, group>(scratch, w.cols, x, y, g * group);
-        else
-            for (std::size_t r = 0; r < rows; ++r)
-                detail::rows_by_all_tokens<Isa, 1>(scratch + r * w.cols, w.cols, x, y, g * group + r);
-    }
-}
-
-template <class Isa, class Activation, class Block>
-void quantize_rows(matrix_view<const float> x, Block* out, std::size_t row_begin, std::size_t row_end) {
-    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    const std::size_t blocks = x.cols() / Activation::block_size;
-    for (std::size_t r = row_begin; r < row_end; ++r)
-        for (std::size_t b = 0; b < blocks; ++b) Activation::quantize(x.row(r) + b * Activation::block_size, out[r * blocks + b]);
-}
-
-template <class Isa, class Format, class Block>
-void matmul_q8_rows(const quant::weight_view& w, const Block* x, std::size_t tokens, matrix_view<float> y, std::size_t row_begin,
-                    std::size_t row_end) {
-    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    if constexpr (quant::integer_dot_format<Format>) {
-        const std::size_t blocks = w.cols / Format::block_size;
-        constexpr std::size_t tile = 16;  // tokens that share one unpacking of a block
-        for (std::size_t r = row_begin; r < row_end; ++r)
-            for (std::size_t first = 0; first < tokens; first += tile) {
-                const std::size_t count = tokens - first < tile ? tokens - first : tile;
-                double sums[tile] = {};
-                for (std::size_t b = 0; b < blocks; ++b) {
-                    const auto codes = Format::unpack(w.row(r) + b * Format::block_bytes);
-                    for (std::size_t t = 0; t < count; ++t) sums[t] += codes.dot(x[(first + t) * blocks + b]);
-                }
-                for (std::size_t t = 0; t < count; ++t) y(first + t, r) = static_cast<float>(sums[t]);
-            }
+    const std::size_t bytes = quant::panel_bytes<Format>(w.cols);
+    std::byte* const panel = reinterpret_cast<std::byte*>(scratch + panel_scratch);
+    for (std::size_t p = panel_begin; p < panel_end; ++p) {
+        std::memset(panel, 0, bytes);
+        quant::pack_panel<Format>(w, p, panel);
+        detail::multiply_panel<Isa, Format, Activations>(panel, p * quant::panel_rows, w.rows, x, y, scratch);
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "frugal/quant/block.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/scalars.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -16,6 +17,7 @@ struct bf16 {
     static constexpr std::string_view name = "bf16";
     static constexpr type_id type{30};
     static constexpr std::size_t block_size = 1, block_bytes = 2;
+    using panel = scalar_panel<bfloat16>;
 
     FRUGAL_ALWAYS_INLINE static void decode(const std::byte* block, float* out) noexcept {
         *out = to_float(bfloat16{static_cast<std::uint16_t>(detail::load_u16(block))});

@@ -7,6 +7,7 @@
 #include "frugal/quant/block.hpp"
 #include "frugal/quant/codes.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/coded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -18,18 +19,26 @@ struct iq4_xs : from_codes<iq4_xs, scaled_codes<256, std::int16_t>> {
     static constexpr std::string_view name = "iq4_xs";
     static constexpr type_id type{23};
     static constexpr std::size_t block_bytes = 136;
+    using panel = coded_panel<table_codes<detail::nonlinear_levels, 0>, byte_scales<32>, true, 127, 0>;
 
-    [[nodiscard]] FRUGAL_ALWAYS_INLINE static grouped_levels<256, 32> split(const std::byte* block) noexcept {
-        grouped_levels<256, 32> out;
-        out.scale = detail::load_half(block);
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static block_fields<256, 32> fields(const std::byte* block) noexcept {
+        block_fields<256, 32> out;
+        out.scale = static_cast<std::uint16_t>(detail::load_u16(block));
         const std::uint32_t top = detail::load_u16(block + 2), low = detail::load_u32(block + 4);
         for (std::size_t g = 0; g < 8; ++g) {
             const std::uint32_t scale = ((low >> (4 * g)) & 0xFu) | (((top >> (2 * g)) & 3u) << 4);
-            out.group_scales[g] = static_cast<std::int8_t>(static_cast<int>(scale) - 32);
-            std::int8_t levels[32];
-            detail::load_levels(block + 8 + 16 * g, detail::nonlinear_levels, levels);
-            std::memcpy(out.levels + 32 * g, levels, sizeof(levels));
+            out.run_scales[g] = static_cast<std::int8_t>(static_cast<int>(scale) - 32);
+            detail::load_nibbles(block + 8 + 16 * g, out.codes + 32 * g);
         }
+        return out;
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static grouped_levels<256, 32> split(const std::byte* block) noexcept {
+        const auto parts = fields(block);
+        grouped_levels<256, 32> out;
+        out.scale = detail::load_half(block);
+        std::memcpy(out.group_scales, parts.run_scales, sizeof(out.group_scales));
+        for (std::size_t i = 0; i < 256; i += 16)
+            detail::store_bytes(out.levels + i, detail::look_up(detail::nonlinear_levels, detail::load_bytes(parts.codes + i)));
         return out;
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static codes_type unpack(const std::byte* block) noexcept {

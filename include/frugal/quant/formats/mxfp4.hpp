@@ -9,6 +9,7 @@
 #include "frugal/quant/codes.hpp"
 #include "frugal/quant/encode.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/coded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -24,11 +25,13 @@ struct mxfp4 : from_codes<mxfp4, scaled_codes<32, std::int8_t>> {
     static constexpr type_id type{39};
     static constexpr std::size_t block_bytes = 17;
     static constexpr std::int8_t levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    using panel = coded_panel<table_codes<levels, 12>, power_scales, false, 24, 12>;
 
     /// Bits of n * 2^-128 for the n that occur below.
     static constexpr std::uint32_t tiny_bits[25] = {
-        0x00000000u, 0x00200000u, 0x00400000u, 0x00600000u, 0x00800000u, 0, 0x00C00000u, 0, 0x01000000u, 0, 0, 0, 0x01400000u,
-        0,           0,           0,           0x01800000u, 0,           0, 0,           0, 0,           0, 0, 0x01C00000u};
+        0x00000000u, 0x00200000u, 0x00400000u, 0x00600000u, 0x00800000u, 0, 0x00C00000u, 0,           0x01000000u,
+        0,           0,           0,           0x01400000u, 0,           0, 0,           0x01800000u, 0,
+        0,           0,           0,           0,           0,           0, 0x01C00000u};
 
     /// 2^(byte - 128); subnormal for bytes 0 and 1.
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr float scale_of(std::uint32_t byte) noexcept {
@@ -80,6 +83,12 @@ struct mxfp4 : from_codes<mxfp4, scaled_codes<32, std::int8_t>> {
             const std::uint32_t value = bits | (level < 0 ? 0x80000000u : 0u);
             std::memcpy(out + i, &value, sizeof(value));
         }
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static block_fields<32, 32> fields(const std::byte* block) noexcept {
+        block_fields<32, 32> out;
+        out.scale = static_cast<std::uint16_t>(block[0]);
+        detail::load_nibbles(block + 1, out.codes);
+        return out;
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool finite(const std::byte*) noexcept { return true; }
 };

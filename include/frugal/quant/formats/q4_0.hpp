@@ -8,6 +8,7 @@
 #include "frugal/quant/codes.hpp"
 #include "frugal/quant/encode.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/coded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -18,6 +19,7 @@ struct q4_0 : from_codes<q4_0, scaled_codes<32, std::int8_t>> {
     static constexpr std::string_view name = "q4_0";
     static constexpr type_id type{2};
     static constexpr std::size_t block_bytes = 18;
+    using panel = coded_panel<plane_codes<0>, half_scales, false, 15, 8>;
 
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static codes_type unpack(const std::byte* block) noexcept {
         codes_type out;
@@ -29,6 +31,12 @@ struct q4_0 : from_codes<q4_0, scaled_codes<32, std::int8_t>> {
         std::uint8_t codes[32];
         detail::store_half(block, detail::encode_centred<8>(in, codes));
         detail::store_nibbles(block + 2, codes);
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static block_fields<32, 32> fields(const std::byte* block) noexcept {
+        block_fields<32, 32> out;
+        out.scale = static_cast<std::uint16_t>(detail::load_u16(block));
+        detail::load_nibbles(block + 2, out.codes);
+        return out;
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool finite(const std::byte* block) noexcept { return detail::finite_half(block); }
 };

@@ -8,6 +8,7 @@
 #include "frugal/quant/codes.hpp"
 #include "frugal/quant/encode.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/coded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -18,6 +19,7 @@ struct q5_1 : from_codes<q5_1, offset_codes<32, 32, std::int8_t>> {
     static constexpr std::string_view name = "q5_1";
     static constexpr type_id type{7};
     static constexpr std::size_t block_bytes = 24;
+    using panel = coded_panel<plane_codes<1>, half_scales_and_offsets, false, 31, 0>;
 
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static codes_type unpack(const std::byte* block) noexcept {
         codes_type out;
@@ -34,6 +36,13 @@ struct q5_1 : from_codes<q5_1, offset_codes<32, 32, std::int8_t>> {
         detail::store_half(block + 2, fit.offset);
         detail::store_u32(block + 4, detail::fifth_bits(codes));
         detail::store_nibbles(block + 8, codes);
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static block_fields<32, 32> fields(const std::byte* block) noexcept {
+        block_fields<32, 32> out;
+        out.scale = static_cast<std::uint16_t>(detail::load_u16(block));
+        out.offset_scale = static_cast<std::uint16_t>(detail::load_u16(block + 2));
+        detail::load_five_bits(block + 8, detail::load_u32(block + 4), out.codes);
+        return out;
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool finite(const std::byte* block) noexcept {
         return detail::finite_half(block) && detail::finite_half(block + 2);

@@ -8,6 +8,7 @@
 #include "frugal/quant/codes.hpp"
 #include "frugal/quant/encode.hpp"
 #include "frugal/quant/format.hpp"
+#include "frugal/quant/panel/coded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -18,6 +19,7 @@ struct q8_0 : from_codes<q8_0, scaled_codes<32, std::int8_t>> {
     static constexpr std::string_view name = "q8_0";
     static constexpr type_id type{8};
     static constexpr std::size_t block_bytes = 34;
+    using panel = coded_panel<byte_codes, half_scales, true, 127, 0>;
 
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static codes_type unpack(const std::byte* block) noexcept {
         codes_type out;
@@ -42,6 +44,12 @@ struct q8_0 : from_codes<q8_0, scaled_codes<32, std::int8_t>> {
         }
         detail::store_half(block, scale);
         std::memcpy(block + 2, codes, sizeof(codes));
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static block_fields<32, 32> fields(const std::byte* block) noexcept {
+        block_fields<32, 32> out;
+        out.scale = static_cast<std::uint16_t>(detail::load_u16(block));
+        std::memcpy(out.codes, block + 2, sizeof(out.codes));
+        return out;
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool finite(const std::byte* block) noexcept { return detail::finite_half(block); }
 };

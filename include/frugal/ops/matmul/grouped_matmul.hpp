@@ -4,6 +4,7 @@
 #include <span>
 
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
@@ -13,10 +14,10 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
-/// y[t][r] = sum over c of w[r][c] * x[t][c]; x: [tokens, w.cols], y: [tokens, w.rows].
+/// y[t][r] = sum over c of w[r][c] * x[t][c]; x: [tokens, w.cols], made ready by prepare_activations; y: [tokens, w.rows].
 struct matmul_product {
     quant::weight_view w;
-    matrix_view<const float> x;
+    prepared_activations x;
     matrix_view<float> y;
 };
 
@@ -26,7 +27,8 @@ namespace detail {
 /// parts differ in cost.
 template <device::cpu_target Device>
 [[nodiscard]] std::size_t grouped_matmul_parts(const Device& dev) {
-    return (dev.concurrency() == 0 ? 1 : dev.concurrency()) * 4;
+    const std::size_t threads = dev.concurrency();
+    return threads <= 1 ? 1 : threads * 4;
 }
 
 }  // namespace detail
@@ -42,39 +44,40 @@ template <device::cpu_target Device>
 /// A product without tokens reads nothing. Errors: shape_mismatch, unsupported_format, out_of_memory; nothing is computed then.
 template <quant::format_list Formats, device::cpu_target Device>
 [[nodiscard]] status grouped_matmul(Device& dev, workspace& scratch, std::span<const matmul_product> products) {
-    // Weights are cut in groups of four rows, as the kernel takes them.
-    const auto groups_of = [](const matmul_product& p) { return p.x.rows() == 0 ? 0 : (p.w.rows + 3) / 4; };
-    std::size_t groups = 0, widest = 0;
+    const auto panels_of = [](const matmul_product& p) {
+        return p.x.rows == 0 ? 0 : (p.w.rows + quant::panel_rows - 1) / quant::panel_rows;
+    };
+    std::size_t panels = 0, widest = 0;
     for (const matmul_product& p : products) {
-        if (p.x.cols() != p.w.cols || p.y.cols() != p.w.rows || p.x.rows() != p.y.rows())
-            return fail(errc::shape_mismatch, "matmul of weights [", p.w.rows, ", ", p.w.cols, "] with x [", p.x.rows(), ", ",
-                        p.x.cols(), "] into y [", p.y.rows(), ", ", p.y.cols(), "]");
+        if (p.x.cols != p.w.cols || p.y.cols() != p.w.rows || p.x.rows != p.y.rows())
+            return fail(errc::shape_mismatch, "matmul of weights [", p.w.rows, ", ", p.w.cols, "] with x [", p.x.rows, ", ",
+                        p.x.cols, "] into y [", p.y.rows(), ", ", p.y.cols(), "]");
         FRUGAL_TRY(quant::visit<Formats>(p.w.type, [](auto) {}));
-        if (groups_of(p) == 0) continue;
-        groups += groups_of(p);
+        if (panels_of(p) == 0) continue;
+        panels += panels_of(p);
         widest = p.w.cols > widest ? p.w.cols : widest;
         dev.counters().add(counter::matmul_calls, 1);
         dev.counters().add(counter::dequantize_calls, 1);
         dev.counters().add(counter::weight_bytes_read, p.w.bytes());
     }
-    if (groups == 0) return {};
+    if (panels == 0) return {};
     const std::size_t limit = detail::grouped_matmul_parts(dev);
-    const std::size_t parts = groups < limit ? groups : limit;
+    const std::size_t parts = panels < limit ? panels : limit;
     workspace::scope scope(scratch);
-    FRUGAL_TRY_ASSIGN(auto decoded, scratch.matrix(parts, ops::cpu::matmul_scratch(widest)));
+    FRUGAL_TRY_ASSIGN(auto room, scratch.matrix(parts, ops::cpu::matmul_scratch(widest)));
     dev.run(parts, [&](std::size_t part) {
-        const std::size_t begin = groups * part / parts, end = groups * (part + 1) / parts;
-        std::size_t before = 0;  // groups of the products already passed
+        const std::size_t begin = panels * part / parts, end = panels * (part + 1) / parts;
+        std::size_t before = 0;  // panels of the products already passed
         for (const matmul_product& p : products) {
-            const std::size_t own = groups_of(p);
+            const std::size_t own = panels_of(p);
             if (before >= end) break;
             if (before + own > begin) {
                 const std::size_t first = begin > before ? begin - before : 0;
                 const std::size_t last = end - before < own ? end - before : own;
-                const std::size_t last_row = last * 4 < p.w.rows ? last * 4 : p.w.rows;
                 // The type was looked up above, so this cannot fail.
                 (void)quant::visit<Formats>(p.w.type, [&]<class Format>(type_tag<Format>) {
-                    ops::cpu::matmul_rows<typename Device::isa, Format>(p.w, p.x, p.y, first * 4, last_row, decoded.row(part));
+                    ops::cpu::matmul_rows<typename Device::isa, Format, device::activations_of<Device>>(p.w, p.x, p.y, first,
+                                                                                                        last, room.row(part));
                 });
             }
             before += own;

@@ -1,0 +1,58 @@
+#pragma once
+/// Activations as the CPU kernels of products take them.
+#include <cstddef>
+#include <cstdint>
+
+#include "frugal/device/cpu/isa.hpp"
+#include "frugal/quant/panel/layout.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops {
+
+/// Rows of activations in groups of 32 columns; not owned. The last group is filled up with zeros.
+struct prepared_activations {
+    std::size_t rows = 0, cols = 0, groups = 0, stride = 0;  ///< stride: floats from one row of `values` to the next
+    const float* values = nullptr;
+    /// Sum of each group, at r * groups; only where the device does not quantise activations.
+    const float* group_sums = nullptr;
+    // Only where the device quantises activations; row r of `codes` starts at r * groups * 32, of `scales` at r * groups, of
+    // `code_sums` (of 16 codes each) at r * groups * 2.
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr;
+    const std::int16_t* code_sums = nullptr;
+
+    /// Rows first … first + count - 1.
+    [[nodiscard]] prepared_activations rows_range(std::size_t first, std::size_t count) const noexcept {
+        prepared_activations out = *this;
+        out.rows = count;
+        out.values += first * stride;
+        if (group_sums != nullptr) out.group_sums += first * groups;
+        if (codes != nullptr) {
+            out.codes += first * groups * quant::panel_group;
+            out.scales += first * groups;
+            out.code_sums += first * groups * 2;
+        }
+        return out;
+    }
+};
+
+namespace cpu {
+
+/// Quantises rows row_begin … row_end - 1 of x.values by the rule of quant::q8_activation<32>.
+template <class Isa>
+void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* scales, std::int16_t* sums, std::size_t row_begin,
+                   std::size_t row_end);
+
+/// sums[r * x.groups + g] = sum of group g of row r, for row_begin <= r < row_end.
+template <class Isa>
+void sum_groups(const prepared_activations& x, float* sums, std::size_t row_begin, std::size_t row_end);
+
+}  // namespace cpu
+}  // namespace ops
+
+FRUGAL_NAMESPACE_END
+
+#if !defined(FRUGAL_EXTERN_KERNELS)
+#include "frugal/ops/matmul/activations_cpu-inl.hpp"
+#endif

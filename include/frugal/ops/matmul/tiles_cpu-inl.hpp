@@ -1,0 +1,165 @@
+#pragma once
+/// The skeletons of products: some groups of columns of one panel times a few rows of activations. A format appears here only
+/// through its kind of codes, so formats that are alike share the machine code.
+#include <cstddef>
+#include <cstdint>
+
+#include "frugal/device/cpu/simd.hpp"
+#include "frugal/device/cpu/simd_integer.hpp"
+#include "frugal/ops/matmul/activations_cpu.hpp"
+#include "frugal/quant/panel/scales.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cpu::detail {
+
+/// Unpacked groups of a panel: 4 KiB of codes.
+struct code_groups {
+    static constexpr std::size_t most = 8;
+    const std::uint8_t* codes[most];
+    quant::group_scales scales[most];
+    alignas(64) std::uint8_t room[most][quant::panel_codes];
+};
+
+/// Groups of a panel as floats [column][row]; where the weights are codes, these are their levels.
+struct float_groups {
+    static constexpr std::size_t most = 4;
+    quant::group_scales scales[most];
+    alignas(64) float values[most][quant::panel_group][quant::panel_rows];
+};
+
+/// Where a few rows of activations have their codes of the groups to come.
+template <std::size_t Tokens>
+struct code_rows {
+    const std::int8_t* codes[Tokens];
+    const float* scales[Tokens];
+    const std::int16_t* sums[Tokens];
+
+    FRUGAL_ALWAYS_INLINE code_rows(const prepared_activations& x, std::size_t row, std::size_t first) noexcept {
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const std::size_t at = (row + t) * x.groups + first;
+            codes[t] = x.codes + at * quant::panel_group;
+            scales[t] = x.scales + at;
+            sums[t] = x.code_sums + 2 * at;
+        }
+    }
+};
+
+/// total[t] += the product of one group of a panel with group g of the rows x, in integers.
+template <class Isa, class Kind, bool HasOffsets, std::size_t Tokens>
+FRUGAL_ALWAYS_INLINE void add_code_group(const std::uint8_t* codes, const quant::group_scales& scales, const code_rows<Tokens>& x,
+                                         std::size_t g,
+                                         simd::vec<Isa> (&total)[Tokens][quant::panel_rows / simd::width<Isa>]) noexcept {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    constexpr std::int32_t bias = Kind::offset + simd::code_bias<Isa, Kind::is_signed>;
+    constexpr std::size_t runs = quant::panel_group / Kind::run;
+    for (std::size_t run = 0; run < runs; ++run) {
+        const std::int8_t* from[Tokens];
+        for (std::size_t t = 0; t < Tokens; ++t) from[t] = x.codes[t] + g * quant::panel_group + run * Kind::run;
+        simd::ints<Isa> dots[Tokens][registers];
+        simd::quad_dots<Isa, Kind::is_signed, Kind::most, Kind::run / 4>(codes + run * Kind::run * quant::panel_rows, from, dots);
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const simd::vec<Isa> scale = simd::broadcast<Isa>(x.scales[t][g]);
+            std::int32_t shift = 0;
+            if constexpr (bias != 0)
+                shift = bias * (runs == 2 ? x.sums[t][2 * g + run] : x.sums[t][2 * g] + x.sums[t][2 * g + 1]);
+            for (std::size_t v = 0; v < registers; ++v)
+                total[t][v] += __builtin_convertvector(dots[t][v] - shift, simd::vec<Isa>) *
+                               (simd::load<Isa>(scales.scales[run] + v * width) * scale);
+        }
+    }
+    if constexpr (HasOffsets) {
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const float sum = static_cast<float>(x.sums[t][2 * g] + x.sums[t][2 * g + 1]);
+            const simd::vec<Isa> of_x = simd::broadcast<Isa>(x.scales[t][g] * sum);
+            for (std::size_t v = 0; v < registers; ++v) total[t][v] += simd::load<Isa>(scales.offsets + v * width) * of_x;
+        }
+    }
+}
+
+/// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x, in integers.
+template <class Isa, class Kind, bool HasOffsets, std::size_t Tokens>
+void code_tile(const code_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
+               float* sums) {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    const code_rows<Tokens> rows(x, row, first);
+    simd::vec<Isa> total[Tokens][registers];
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) total[t][v] = simd::load<Isa>(sums + t * quant::panel_rows + v * width);
+    for (std::size_t g = 0; g < count; ++g)
+        add_code_group<Isa, Kind, HasOffsets, Tokens>(w.codes[g], w.scales[g], rows, g, total);
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);
+}
+
+/// total[t] += the product of one group of a panel with rows of activations in f32; x[t]: where row t has the group's columns,
+/// group_sums[t]: the sum of those. Run: columns that share a scale, 0 where the values are the weights themselves.
+template <class Isa, std::size_t Run, bool HasOffsets, std::size_t Tokens>
+FRUGAL_ALWAYS_INLINE void add_float_group(const float (&w)[quant::panel_group][quant::panel_rows],
+                                          const quant::group_scales& scales, const float* const (&x)[Tokens],
+                                          const float (&group_sums)[Tokens],
+                                          simd::vec<Isa> (&total)[Tokens][quant::panel_rows / simd::width<Isa>]) noexcept {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    constexpr std::size_t run = Run == 0 ? quant::panel_group : Run;
+    for (std::size_t begin = 0; begin < quant::panel_group; begin += run) {
+        simd::vec<Isa> dots[Tokens][registers];
+        for (std::size_t t = 0; t < Tokens; ++t)
+            for (std::size_t v = 0; v < registers; ++v) dots[t][v] = simd::vec<Isa>{};
+        for (std::size_t k = begin; k < begin + run; ++k) {
+            simd::vec<Isa> column[registers];
+            for (std::size_t v = 0; v < registers; ++v) column[v] = simd::load<Isa>(w[k] + v * width);
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
+                for (std::size_t v = 0; v < registers; ++v) dots[t][v] += column[v] * value;
+            }
+        }
+        for (std::size_t t = 0; t < Tokens; ++t)
+            for (std::size_t v = 0; v < registers; ++v) {
+                if constexpr (Run == 0)
+                    total[t][v] += dots[t][v];
+                else
+                    total[t][v] += dots[t][v] * simd::load<Isa>(scales.scales[begin / run] + v * width);
+            }
+    }
+    if constexpr (HasOffsets) {
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const simd::vec<Isa> of_x = simd::broadcast<Isa>(group_sums[t]);
+            for (std::size_t v = 0; v < registers; ++v) total[t][v] += simd::load<Isa>(scales.offsets + v * width) * of_x;
+        }
+    }
+}
+
+/// code_tile in f32.
+template <class Isa, std::size_t Run, bool HasOffsets, std::size_t Tokens>
+void float_tile(const float_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
+                float* sums) {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    simd::vec<Isa> total[Tokens][registers];
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) total[t][v] = simd::load<Isa>(sums + t * quant::panel_rows + v * width);
+    for (std::size_t g = 0; g < count; ++g) {
+        const float* values[Tokens];
+        float group_sums[Tokens];
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            values[t] = x.values + (row + t) * x.stride + (first + g) * quant::panel_group;
+            group_sums[t] = HasOffsets ? x.group_sums[(row + t) * x.groups + first + g] : 0.0f;
+        }
+        add_float_group<Isa, Run, HasOffsets, Tokens>(w.values[g], w.scales[g], values, group_sums, total);
+    }
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);
+}
+
+/// Calls tile(constant<n>, row) so that the tiles cover rows 0 … rows - 1: as many of Most rows as fit, then fewer.
+template <std::size_t Most, class Tile>
+FRUGAL_ALWAYS_INLINE void for_each_tile(std::size_t rows, Tile&& tile) {
+    std::size_t row = 0;
+    for (; row + Most <= rows; row += Most) tile(std::integral_constant<std::size_t, Most>{}, row);
+    if constexpr (Most > 2)
+        for (; row + 2 <= rows; row += 2) tile(std::integral_constant<std::size_t, 2>{}, row);
+    for (; row < rows; ++row) tile(std::integral_constant<std::size_t, 1>{}, row);
+}
+
+}  // namespace ops::cpu::detail
+
+FRUGAL_NAMESPACE_END
