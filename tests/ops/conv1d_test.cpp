@@ -1,6 +1,7 @@
 #include "frugal/ops/conv1d/conv1d.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -161,9 +162,9 @@ TEST_CASE("C12 any kernel, dilation, channel count and split gives the bits of o
         fg::device::cpu<Isa> dev;
         test::threads pool(3);
         fg::device::cpu<Isa> threaded(pool);
-        for (const std::size_t kernel : std::initializer_list<std::size_t>{1, 2, 3, 4, 7, 20})
+        for (const std::size_t kernel : std::initializer_list<std::size_t>{1, 2, 3, 4, 7, 70})
             for (const std::size_t dilation : std::initializer_list<std::size_t>{1, 2, 5})
-                for (const std::size_t channels : std::initializer_list<std::size_t>{1, 3, 64, 65, 150}) {
+                for (const std::size_t channels : std::initializer_list<std::size_t>{1, 3, 64, 65, 1030}) {
                     CAPTURE(kernel);
                     CAPTURE(dilation);
                     CAPTURE(channels);
@@ -187,6 +188,39 @@ TEST_CASE("C12 any kernel, dilation, channel count and split gives the bits of o
                    many = in_chunks<silu>(threaded, x, w, channels, 4, 1, {});
         CHECK(same_bits(one.first, many.first));
         CHECK(same_bits(one.second, many.second));
+    });
+}
+
+TEST_CASE("SiLU behind the convolution: 3 units in the last place over the whole range, and its limits") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        fg::device::cpu<Isa> dev;
+        const auto silu_of = [&](const std::vector<float>& x) {
+            std::vector<float> y(x.size());
+            REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(x, x.size()), std::vector<float>(x.size(), 1.0f), 1, 1,
+                                             matrix_view<float>(), rows_of(y, x.size())));
+            return y;
+        };
+        std::vector<float> x;
+        for (double value = -87; value < 100; value += 0.00173) x.push_back(static_cast<float>(value));
+        const auto y = silu_of(x);
+        double worst = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double want = double(x[i]) / (1 + std::exp(-double(x[i])));
+            const double unit = std::ldexp(1.0, std::ilogb(want) - 23);
+            worst = std::max(worst, std::abs(double(y[i]) - want) / unit);
+        }
+        CHECK(worst <= 3);
+        constexpr float infinity = std::numeric_limits<float>::infinity();
+        const auto limit =
+            silu_of({0.0f, -0.0f, 1e30f, -1e30f, infinity, -89.0f, 1e-40f, std::numeric_limits<float>::quiet_NaN()});
+        CHECK(limit[0] == 0);
+        CHECK(limit[1] == 0);
+        CHECK(limit[2] == 1e30f);
+        CHECK(limit[3] == 0);
+        CHECK(limit[4] == infinity);
+        CHECK(std::abs(limit[5]) < 1e-36f);
+        CHECK(std::abs(limit[6]) <= 1e-40f);
+        CHECK(std::isnan(limit[7]));
     });
 }
 

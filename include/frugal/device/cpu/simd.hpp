@@ -196,9 +196,23 @@ FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n)
 /// The greater of each pair of lanes; that of `b` where either is NaN.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+#if FRUGAL_HAS_AVX2
+    if constexpr (width<Isa> == 8) return __builtin_ia32_maxps256(a, b);
+#endif
     typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
     const ints greater = a > b;
     return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & greater) | (reinterpret_cast<ints>(b) & ~greater));
+}
+
+/// The lesser of each pair of lanes; that of `b` where either is NaN.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> min(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+#if FRUGAL_HAS_AVX2
+    if constexpr (width<Isa> == 8) return __builtin_ia32_minps256(a, b);
+#endif
+    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
+    const ints less = a < b;
+    return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & less) | (reinterpret_cast<ints>(b) & ~less));
 }
 
 /// exp of every lane for x <= 88: within 2 units in the last place of normal results, 0 below -87.3, NaN stays NaN.
