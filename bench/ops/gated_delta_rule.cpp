@@ -89,7 +89,7 @@ struct delta_rule {
 
 void register_benchmarks() {
     using fg::ops::scan::recurrent;
-    using chunked = fg::ops::scan::chunked<64>;
+    using chunked = fg::ops::scan::chunked<>;
     for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         const auto add_scan = [&]<class Scan>(fg::type_tag<Scan>, std::size_t tokens) {
             add_case<delta_rule<Isa, Scan>>(
@@ -97,8 +97,8 @@ void register_benchmarks() {
                 tokens);
         };
         add_scan(fg::type_tag<recurrent>{}, 1);
-        add_scan(fg::type_tag<recurrent>{}, 256);
-        add_scan(fg::type_tag<chunked>{}, 256);
+        add_scan(fg::type_tag<recurrent>{}, 512);
+        add_scan(fg::type_tag<chunked>{}, 512);
     });
 }
 

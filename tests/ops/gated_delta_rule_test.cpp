@@ -512,6 +512,51 @@ TEST_CASE("the state is kept in f32: 512 slow steps, and bf16 activations") {
     });
 }
 
+TEST_CASE("a state that decays to nothing is 0, not denormal; the caller's arithmetic is as before") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        fg::device::cpu<Isa> dev;
+        const auto body = [&]<class Scan>(fg::type_tag<Scan>) {
+            problem p = realistic({1, 2, 16, 70}, 3, 5);
+            std::fill(p.v.begin(), p.v.end(), 0.0f);
+            std::fill(p.beta.begin(), p.beta.end(), 0.0f);
+            std::fill(p.g.begin(), p.g.end(), -31.0f);  // three times: 4e-41
+            std::fill(p.state.begin(), p.state.end(), 1.0f);
+            const answer a = run<Scan>(dev, p);
+            CHECK(std::all_of(a.state.begin(), a.state.end(), [](float value) { return value == 0; }));
+            volatile float small = 1e-30f;
+            CHECK(small * 1e-10f != 0);
+        };
+        body(fg::type_tag<scan::recurrent>{});
+        body(fg::type_tag<scan::chunked<64>>{});
+        body(fg::type_tag<scan::chunked<2>>{});
+    });
+}
+
+TEST_CASE("chunks of any length, with ragged tails, over widths that fill no tile: within the tolerance of a token loop") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        fg::device::cpu<Isa> dev;
+        for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 5, 31, 47, 97})
+            for (const bool slow : {false, true}) {
+                CAPTURE(tokens);
+                problem p = realistic({2, 2, 33, 37}, tokens, static_cast<unsigned>(tokens));
+                if (slow)  // nothing is forgotten: sums run over the whole chunk
+                    for (float& g : p.g) g *= 1e-7f;
+                const answer want = reference(p);
+                const auto body = [&]<class Scan>(fg::type_tag<Scan>) {
+                    const answer whole = run<Scan>(dev, p);
+                    check_answer(whole, want, std::to_string(Scan::chunk));
+                    const answer turned = run<pairing::grouped, layout::value_major, Scan>(dev, p);
+                    CHECK(same_bits(whole.out, turned.out));
+                    CHECK(same_bits(whole.state, turned.state));
+                };
+                body(fg::type_tag<scan::chunked<1>>{});
+                body(fg::type_tag<scan::chunked<13>>{});
+                body(fg::type_tag<scan::chunked<32>>{});
+                body(fg::type_tag<scan::chunked<48>>{});
+            }
+    });
+}
+
 TEST_CASE("C15 gated delta rule: no tokens change nothing; wrong shapes are returned errors and change nothing") {
     fg::device::cpu<fg::isa::baseline> dev;
     fg::workspace scratch;

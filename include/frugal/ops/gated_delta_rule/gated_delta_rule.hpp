@@ -24,7 +24,7 @@ template <class Scan>
     if constexpr (std::same_as<Scan, scan::recurrent>)
         floats = ops::cpu::delta_rule_recurrent_scratch(dims.key_dim);
     else
-        floats = ops::cpu::delta_rule_chunked_scratch(dims.key_dim, Scan::chunk);
+        floats = ops::cpu::delta_rule_chunked_scratch(dims.key_dim, dims.value_dim, Scan::chunk);
     return (floats + 15) / 16 * 16;  // each part's slice begins at a cache line
 }
 
@@ -104,8 +104,13 @@ template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout
             if constexpr (recurrent) {
                 const std::size_t begin = unit % panels * ops::cpu::delta_rule_panel;
                 const std::size_t end = begin + ops::cpu::delta_rule_panel;
+                // While a head is in the second cache, the next one comes there, in the order of memory.
+                const bool fetches =
+                    dims.value_dim % ops::cpu::delta_rule_panel == 0 && unit + panels < units * (part + 1) / parts;
+                const float* const ahead =
+                    fetches ? state.data() + (unit + panels) * ops::cpu::delta_rule_panel * dims.key_dim : nullptr;
                 ops::cpu::delta_rule_recurrent<typename Device::isa>(one, begin, end < dims.value_dim ? end : dims.value_dim,
-                                                                     own);
+                                                                     ahead, own);
             } else {
                 ops::cpu::delta_rule_chunked<typename Device::isa>(one, Scan::chunk, own);
             }

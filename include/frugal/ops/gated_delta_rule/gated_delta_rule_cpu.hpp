@@ -31,12 +31,25 @@ struct delta_rule_head {
 }
 
 /// Token by token over columns col_begin … col_end - 1. Each column's arithmetic depends on nothing but its own number.
+/// ahead: memory of the size of these columns that a later call works on, or null; it is fetched meanwhile.
 template <class Isa>
-void delta_rule_recurrent(const delta_rule_head& head, std::size_t col_begin, std::size_t col_end, float* scratch);
+void delta_rule_recurrent(const delta_rule_head& head, std::size_t col_begin, std::size_t col_end, const float* ahead,
+                          float* scratch);
 
-/// Floats of scratch of delta_rule_chunked.
-[[nodiscard]] constexpr std::size_t delta_rule_chunked_scratch(std::size_t key_dim, std::size_t chunk) noexcept {
-    return key_dim * delta_rule_panel + 2 * chunk * chunk + chunk * delta_rule_panel + 2 * chunk;
+/// Columns of the widest panel that delta_rule_chunked works on, in any instruction set.
+inline constexpr std::size_t delta_rule_widest_panel = 32;
+
+/// Columns that panels of any width cover.
+[[nodiscard]] constexpr std::size_t delta_rule_padded(std::size_t columns) noexcept {
+    return (columns + delta_rule_widest_panel - 1) / delta_rule_widest_panel * delta_rule_widest_panel;
+}
+
+/// Floats of scratch of delta_rule_chunked: the head's state, a chunk's queries and keys, and their products.
+[[nodiscard]] constexpr std::size_t delta_rule_chunked_scratch(std::size_t key_dim, std::size_t value_dim,
+                                                               std::size_t chunk) noexcept {
+    const std::size_t tokens = delta_rule_padded(chunk);
+    return key_dim * delta_rule_padded(value_dim) + 2 * chunk * key_dim + key_dim * tokens + 2 * chunk * tokens +
+           2 * chunk * delta_rule_padded(value_dim) + 2 * tokens;
 }
 
 /// All columns, `chunk` tokens at a time.
