@@ -1,10 +1,10 @@
 # Sourced by the run scripts: installs Debian or Ubuntu packages that are missing.
 
 # What an example needs to build, and what the tests and the checks of CI need besides.
-packages_build="g++ cmake ninja-build libeigen3-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev"
+packages_build="g++ cmake ninja-build nlohmann-json3-dev libpcre2-dev libutf8proc-dev"
 packages_example="$packages_build libcli11-dev"
-packages_test="$packages_example doctest-dev python3 pkg-config xz-utils libxrt-dev uuid-dev"
-packages_bench="$packages_build libbenchmark-dev python3 python3-matplotlib"
+packages_test="$packages_example libeigen3-dev doctest-dev python3 pkg-config xz-utils libxrt-dev uuid-dev"
+packages_bench="$packages_build libeigen3-dev libbenchmark-dev python3 python3-matplotlib"
 packages_peer="python3-pip"
 packages_clang="clang libclang-rt-dev"
 packages_ci="$packages_test $packages_bench $packages_clang ccache"

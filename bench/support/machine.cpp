@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "bench.hpp"
-#include "frugal/device/cpu/eigen_executor.hpp"
+#include "frugal/device/cpu/fork_join_executor.hpp"
 
 namespace bench {
 
@@ -20,7 +20,7 @@ std::size_t threads() {
 }  // namespace
 
 fg::device::executor_ref executor() {
-    static fg::device::eigen_executor pool(threads());
+    static fg::device::fork_join_executor pool(threads());
     return pool;
 }
 

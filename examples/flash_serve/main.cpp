@@ -60,7 +60,7 @@ status serve(const arguments& args, const runner::model_file& file, runner::gene
 status run(arguments& args) {
     FRUGAL_TRY_ASSIGN(auto sampler, args.generation.sampler());
     FRUGAL_TRY_ASSIGN(const auto file, args.model.open());
-    device::eigen_executor executor(args.model.threads);
+    device::fork_join_executor executor(args.model.threads);
     FRUGAL_TRY_ASSIGN(const auto engine, make_engine(args, file, executor));
     args.generation.options.context = args.model.context;
     runner::generator text(args.generation.options, file, *engine, std::move(sampler));

@@ -59,7 +59,7 @@ status run(arguments& args) {
 
     FRUGAL_TRY_ASSIGN(auto sampler, args.generation.sampler());
     FRUGAL_TRY_ASSIGN(const auto file, args.model.open());
-    device::eigen_executor executor(args.model.threads);
+    device::fork_join_executor executor(args.model.threads);
     FRUGAL_TRY_ASSIGN(const auto engine, runner::make_engine(file, executor, args.model.engine()));
     args.generation.options.context = args.model.context;
     runner::generator text(args.generation.options, file, *engine, std::move(sampler));

@@ -26,7 +26,7 @@ struct arguments {
 status run(arguments& args) {
     FRUGAL_TRY_ASSIGN(auto sampler, args.generation.sampler());
     FRUGAL_TRY_ASSIGN(const auto file, args.model.open());
-    device::eigen_executor executor(args.model.threads);
+    device::fork_join_executor executor(args.model.threads);
     runner::engine_options options = args.model.engine();
     if (args.strict) options.images.on_failure = reuse::on_device_failure::return_error;
     // What is on the device is not read from the file again.

@@ -60,7 +60,7 @@ status run(const arguments& args) {
     if (windows == 0)
         return fail(errc::invalid_argument, "the text has ", tokens.size(), " tokens; one window takes ", args.window);
 
-    device::eigen_executor executor(args.model.threads);
+    device::fork_join_executor executor(args.model.threads);
     auto options = args.model.engine();
     options.max_tokens = args.window;
     FRUGAL_TRY_ASSIGN(const auto engine, runner::make_engine(file, executor, options));

@@ -8,7 +8,7 @@
 
 #include "engine.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/device/cpu/eigen_executor.hpp"
+#include "frugal/device/cpu/fork_join_executor.hpp"
 #include "frugal/ops/sampling/sampling.hpp"
 #include "generator.hpp"
 #include "model_file.hpp"

@@ -68,6 +68,7 @@
 // 3 device: the CPU as a target
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
+#include "frugal/device/cpu/fork_join_executor.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/cpu/topology.hpp"
 

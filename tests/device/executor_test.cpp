@@ -1,8 +1,11 @@
-// Executors: every task once, nested calls, many callers, and no collapse with more threads than CPUs.
+// Executors with threads: every task once, nested calls, many callers, no lost wake-up, idle means asleep, and no collapse with
+// more threads than CPUs.
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <set>
@@ -11,26 +14,39 @@
 
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/cpu/eigen_executor.hpp"
+#include "frugal/device/cpu/fork_join_executor.hpp"
 
 namespace {
 
 namespace fg = frugal;
 using fg::device::eigen_executor;
+using fg::device::fork_join_executor;
 using fg::device::thread_limit;
 
+/// Eigen's executor with a pool of its own.
+struct eigen_pool {
+    explicit eigen_pool(std::size_t threads, thread_limit) : pool(static_cast<int>(threads - 1)) {}
+    Eigen::ThreadPool pool;
+    eigen_executor own{pool};
+    [[nodiscard]] std::size_t concurrency() const { return own.concurrency(); }
+    void run(std::size_t n, fg::device::task_ref f) { own.run(n, f); }
+};
+
+#define FOR_EACH_EXECUTOR(name) TEST_CASE_TEMPLATE(name, executor, fork_join_executor, eigen_pool)
+
 template <class Executor>
-void check_every_task_once(Executor& executor, std::size_t n) {
+void check_every_task_once(Executor& pool, std::size_t n) {
     CAPTURE(n);
     std::vector<std::atomic<int>> calls(n);
-    executor.run(n, [&](std::size_t task) { calls.at(task).fetch_add(1, std::memory_order_relaxed); });
+    pool.run(n, [&](std::size_t task) { calls.at(task).fetch_add(1, std::memory_order_relaxed); });
     int wrong = 0;
     for (const auto& each : calls) wrong += each.load(std::memory_order_relaxed) != 1 ? 1 : 0;
     CHECK(wrong == 0);
 }
 
-TEST_CASE("every task runs once, whatever the number of tasks and threads") {
+FOR_EACH_EXECUTOR("every task runs once, whatever the number of tasks and threads") {
     for (std::size_t threads : {1u, 2u, 3u, 8u}) {
-        eigen_executor pool(threads, thread_limit::insist);
+        executor pool(threads, thread_limit::insist);
         CHECK(pool.concurrency() == threads);
         for (std::size_t n : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 100u, 5000u}) check_every_task_once(pool, n);
     }
@@ -38,8 +54,21 @@ TEST_CASE("every task runs once, whatever the number of tasks and threads") {
     for (std::size_t n : {0u, 1u, 5u}) check_every_task_once(serial, n);
 }
 
-TEST_CASE("what tasks wrote without synchronisation is visible after run") {
-    eigen_executor pool(4, thread_limit::insist);
+FOR_EACH_EXECUTOR("thousands of short runs: no task is run twice, none past the last, none left out") {
+    for (std::size_t threads : {2u, 3u}) {
+        executor pool(threads, thread_limit::insist);
+        std::array<std::atomic<int>, 8> calls{};
+        for (std::size_t round = 0; round < 20000; ++round) {
+            const std::size_t n = 2 + round % 3;
+            pool.run(n, [&](std::size_t task) { calls.at(task).fetch_add(1, std::memory_order_relaxed); });
+            for (std::size_t task = 0; task < calls.size(); ++task)
+                REQUIRE(calls[task].exchange(0, std::memory_order_relaxed) == (task < n ? 1 : 0));
+        }
+    }
+}
+
+FOR_EACH_EXECUTOR("what tasks wrote without synchronisation is visible after run") {
+    executor pool(4, thread_limit::insist);
     std::vector<std::size_t> out(64);
     for (std::size_t round = 1; round <= 300; ++round) {
         pool.run(out.size(), [&](std::size_t task) { out[task] = round * task; });
@@ -47,9 +76,9 @@ TEST_CASE("what tasks wrote without synchronisation is visible after run") {
     }
 }
 
-TEST_CASE("a task may call run: nested calls do not deadlock") {
+FOR_EACH_EXECUTOR("a task may call run: nested calls do not deadlock") {
     for (std::size_t threads : {1u, 2u, 4u}) {
-        eigen_executor pool(threads, thread_limit::insist);
+        executor pool(threads, thread_limit::insist);
         std::atomic<int> leaves{0};
         pool.run(6, [&](std::size_t) {
             pool.run(5, [&](std::size_t) { pool.run(4, [&](std::size_t) { leaves.fetch_add(1, std::memory_order_relaxed); }); });
@@ -58,8 +87,8 @@ TEST_CASE("a task may call run: nested calls do not deadlock") {
     }
 }
 
-TEST_CASE("several threads share one pool") {
-    eigen_executor pool(3, thread_limit::insist);
+FOR_EACH_EXECUTOR("several threads share one pool") {
+    executor pool(3, thread_limit::insist);
     std::atomic<int> sum{0};
     std::vector<std::thread> callers;
     for (int caller = 0; caller < 4; ++caller)
@@ -71,23 +100,68 @@ TEST_CASE("several threads share one pool") {
     CHECK(sum.load() == 4 * 100 * 7);
 }
 
-TEST_CASE("the calling thread works too, and others help") {
-    eigen_executor pool(2, thread_limit::insist);
-    // Each of two tasks waits until the other has begun, so one thread alone could never finish.
-    std::atomic<int> begun{0};
-    std::set<std::thread::id> ids;
-    std::vector<std::thread::id> who(2);
-    pool.run(2, [&](std::size_t task) {
+/// Runs as many tasks as the pool has threads, each of which waits for all to have begun: too few threads never do, but give up
+/// after ten seconds. The threads that ran them.
+template <class Executor>
+std::set<std::thread::id> meet(Executor& pool) {
+    const std::size_t n = pool.concurrency();
+    std::atomic<std::size_t> begun{0};
+    std::vector<std::thread::id> who(n);
+    pool.run(n, [&](std::size_t task) {
         who[task] = std::this_thread::get_id();
         begun.fetch_add(1);
-        while (begun.load() < 2) std::this_thread::yield();
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (begun.load() < n && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     });
-    ids.insert(who.begin(), who.end());
-    CHECK(ids.size() == 2);
-    CHECK(ids.contains(std::this_thread::get_id()));
+    return {who.begin(), who.end()};
 }
 
-TEST_CASE("a pool of the caller's own") {
+FOR_EACH_EXECUTOR("the calling thread works too, and others help") {
+    for (std::size_t threads : {2u, 3u, 8u}) {
+        executor pool(threads, thread_limit::insist);
+        const auto ids = meet(pool);
+        CHECK(ids.size() == threads);
+        CHECK(ids.contains(std::this_thread::get_id()));
+    }
+}
+
+FOR_EACH_EXECUTOR("no wake-up is lost, whenever the next run comes") {
+    // Pauses around the time that threads poll before they sleep: every state of falling asleep is met by a call.
+    for (std::size_t threads : {2u, 5u}) {
+        executor pool(threads, thread_limit::insist);
+        for (int round = 0; round < 400; ++round) {
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(round % 100);
+            while (std::chrono::steady_clock::now() < until) {
+            }
+            REQUIRE(meet(pool).size() == threads);
+        }
+    }
+}
+
+/// Seconds of processor time of all threads of this process.
+double process_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+FOR_EACH_EXECUTOR("C68 threads with nothing to do sleep") {
+    for (std::size_t threads : {2u, 8u}) {
+        executor pool(threads, thread_limit::insist);
+        for (int round = 0; round < 20; ++round) check_every_task_once(pool, 64);
+        const double before = process_seconds();
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        CHECK(process_seconds() - before < 0.03);  // one thread that polls would take ten times that
+        // A task that takes long leaves its caller and the idle threads asleep too.
+        const double begun = process_seconds();
+        pool.run(2, [&](std::size_t task) {
+            if (task == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        });
+        CHECK(process_seconds() - begun < 0.03);
+    }
+}
+
+TEST_CASE("eigen_executor takes a pool of the caller's own") {
     Eigen::ThreadPool own(2);
     eigen_executor pool(own);
     CHECK(pool.concurrency() == 3);
@@ -101,11 +175,11 @@ TEST_CASE("a pool of the caller's own") {
     CHECK(std::count(covered.begin(), covered.end(), 1) == 1000);
 }
 
-TEST_CASE("a pool may be destroyed right after run") {
+FOR_EACH_EXECUTOR("a pool may be destroyed right after run") {
     for (int round = 0; round < 50; ++round) {
         std::atomic<int> calls{0};
         {
-            eigen_executor pool(4, thread_limit::insist);
+            executor pool(4, thread_limit::insist);
             pool.run(3, [&](std::size_t) { calls.fetch_add(1); });
         }
         CHECK(calls.load() == 3);
@@ -114,19 +188,19 @@ TEST_CASE("a pool may be destroyed right after run") {
 
 TEST_CASE("C68 threads are clamped to what the process may use, unless the caller insists") {
     const std::size_t available = fg::device::available_threads();
-    CHECK(eigen_executor().concurrency() == available);
-    CHECK(eigen_executor(1).concurrency() == 1);
-    CHECK(eigen_executor(available + 6).concurrency() == available);
-    CHECK(eigen_executor(static_cast<std::size_t>(-1)).concurrency() == available);
-    CHECK(eigen_executor(0, thread_limit::insist).concurrency() == available);
-    CHECK(eigen_executor(available + 6, thread_limit::insist).concurrency() == available + 6);
+    CHECK(fork_join_executor().concurrency() == available);
+    CHECK(fork_join_executor(1).concurrency() == 1);
+    CHECK(fork_join_executor(available + 6).concurrency() == available);
+    CHECK(fork_join_executor(static_cast<std::size_t>(-1)).concurrency() == available);
+    CHECK(fork_join_executor(0, thread_limit::insist).concurrency() == available);
+    CHECK(fork_join_executor(available + 6, thread_limit::insist).concurrency() == available + 6);
     std::size_t pinned = 0;
     std::thread([&] {
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
         REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
-        pinned = eigen_executor(8).concurrency();
+        pinned = fork_join_executor(8).concurrency();
     }).join();
     CHECK(pinned == 1);
 }
@@ -156,7 +230,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-TEST_CASE("C68 eight threads on two CPUs are not slower than three times two threads") {
+FOR_EACH_EXECUTOR("C68 eight threads on two CPUs are not slower than three times two threads") {
     // The threads of a pool inherit the mask of the thread that makes it.
     double ratio = 0;
     std::thread([&] {
@@ -167,7 +241,7 @@ TEST_CASE("C68 eight threads on two CPUs are not slower than three times two thr
         for (std::size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&two) < 2; ++i)
             if (CPU_ISSET(i, &allowed)) CPU_SET(i, &two);
         REQUIRE(sched_setaffinity(0, sizeof(two), &two) == 0);
-        eigen_executor few(2, thread_limit::insist), many(8, thread_limit::insist);
+        executor few(2, thread_limit::insist), many(8, thread_limit::insist);
         // Rounds alternate, so that other load meets both; a burst of it may spoil one attempt, not three.
         for (int attempt = 0; attempt < 3; ++attempt) {
             std::vector<double> with_two, with_eight;

@@ -1,6 +1,6 @@
 #pragma once
-/// Eigen's thread pool as an executor. The only header of the device layer that includes Eigen: include it in one
-/// translation unit of a program, compiled with the program's ordinary flags.
+/// A thread pool of Eigen's that the program has already, as an executor. The only header of the device layer that includes
+/// Eigen: include it in one translation unit of a program, compiled with the program's ordinary flags.
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include <atomic>
@@ -11,34 +11,18 @@
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/executor.hpp"
-#include "frugal/device/cpu/topology.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace device {
 
-/// What happens to a request for more threads than available_threads().
-enum class thread_limit : std::uint8_t {
-    clamp,   ///< as many as available
-    insist,  ///< as asked, up to eigen_executor::most_threads
-};
-
-/// Fork and join over Eigen's non-blocking pool; the calling thread works too.
+/// Fork and join over a pool of the caller's, which must outlive this object; the calling thread works too. Without such a pool,
+/// fork_join_executor is the better choice.
 ///
 /// Tasks are handed out one by one. The caller waits only for tasks that other threads have begun, so a task may itself call
 /// `run`, and several threads may share one executor. Whoever has nothing to do sleeps after a short, bounded spin.
 class eigen_executor {
 public:
-    static constexpr std::size_t most_threads = 1024;
-
-    /// A pool of `threads` threads, the calling one included; 0 = available_threads().
-    explicit eigen_executor(std::size_t threads = 0, thread_limit limit = thread_limit::clamp)
-        : concurrency_(count(threads, limit)) {
-        if (concurrency_ == 1) return;
-        owned_ = std::make_unique<Eigen::ThreadPool>(static_cast<int>(concurrency_ - 1));
-        pool_ = owned_.get();
-    }
-    /// Uses a pool of the caller's, which must outlive this object.
     explicit eigen_executor(Eigen::ThreadPoolInterface& pool)
         : concurrency_(static_cast<std::size_t>(pool.NumThreads()) + 1), pool_(&pool) {}
 
@@ -50,7 +34,7 @@ public:
 
     /// Runs f(0) … f(n-1) and returns when all are done.
     void run(std::size_t n, task_ref f) {
-        if (n <= 1 || concurrency_ == 1) return serial_executor::run(n, f);
+        if (n <= 1) return serial_executor::run(n, f);
         const std::size_t most = concurrency_ - 1;
         const std::size_t helpers = n - 1 < most ? n - 1 : most;
         // Shared: a helper that the pool starts late finds no task left, and may do so after `run` has returned.
@@ -104,18 +88,8 @@ private:
         work->take_tasks();
     }
 
-    [[nodiscard]] static std::size_t count(std::size_t asked, thread_limit limit) {
-        std::size_t most = most_threads;
-        if (asked == 0 || limit == thread_limit::clamp) {
-            const std::size_t available = available_threads();
-            most = available < most ? available : most;
-        }
-        return asked == 0 || asked > most ? most : asked;
-    }
-
     std::size_t concurrency_;
-    std::unique_ptr<Eigen::ThreadPool> owned_;
-    Eigen::ThreadPoolInterface* pool_ = nullptr;
+    Eigen::ThreadPoolInterface* pool_;
 };
 static_assert(executor<eigen_executor>, "frugal: eigen_executor must model device::executor");
 

@@ -17,7 +17,8 @@ class task_ref {
 public:
     template <class F>
         requires(std::invocable<F&, std::size_t> && !std::is_same_v<std::remove_cvref_t<F>, task_ref>)
-    task_ref(F&& f) noexcept  // NOLINT: implicit by design, like std::function_ref
+    task_ref(F&& f)
+    noexcept  // NOLINT: implicit by design, like std::function_ref
         : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
           call_([](void* object, std::size_t task) { (*static_cast<std::remove_reference_t<F>*>(object))(task); }) {}
     void operator()(std::size_t task) const { call_(object_, task); }
@@ -50,7 +51,8 @@ public:
     executor_ref() noexcept = default;
     template <executor E>
         requires(!std::is_same_v<std::remove_cv_t<E>, executor_ref>)
-    executor_ref(E& e) noexcept  // NOLINT: implicit by design
+    executor_ref(E& e)
+    noexcept  // NOLINT: implicit by design
         : object_(std::addressof(e)),
           concurrency_([](void* object) { return static_cast<std::size_t>(static_cast<E*>(object)->concurrency()); }),
           run_([](void* object, std::size_t n, task_ref f) { static_cast<E*>(object)->run(n, f); }) {}
