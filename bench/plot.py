@@ -4,6 +4,7 @@
     python3 bench/plot.py build/bench/matmul.json matmul.svg [--filter REGEX] [--title TEXT]
     python3 bench/plot.py build/bench/load_skip.json load_skip.svg       the arms of a comparison
     python3 bench/plot.py build/bench/qsa.json qsa.svg                   how a cost grows with the context; shared_inputs too
+    python3 bench/plot.py build/bench/ops.json ops.svg                   operators beside ggml's; writes ops.md too, a table
 
 A bar is the median over the repetitions, a whisker the range; beyond 100% of the bandwidth, data came from a cache. Benchmarks
 are named op/format/isa/shape; one panel for each op and shape. Several files are drawn together.
@@ -25,6 +26,7 @@ import matplotlib.ticker  # noqa: E402
 
 import plot_arms  # noqa: E402
 import plot_growth  # noqa: E402
+import plot_ops  # noqa: E402
 
 LIMITS = {"of_bandwidth": "of the read bandwidth", "of_peak": "of the arithmetic peak"}
 COLOURS = {"of_bandwidth": "tab:blue", "of_peak": "tab:orange"}
@@ -60,6 +62,7 @@ def read(paths, pattern):
 COMPARISONS = {
     "load_skip": (plot_arms.draw, "Host weights prepared in every step, or only where somebody reads them"),
     "growth": (plot_growth.draw_retention, "QSA: what a longer context costs a decoded token"),
+    "ops": (plot_ops.draw, "Operators beside ggml's, in one process on the same data"),
     "shared_inputs": (plot_growth.draw_inputs, "QSA inputs of twelve layers: what they cost the host, by policy"),
 }
 
@@ -85,6 +88,8 @@ def describe(paths):
             words.append(f"{context['threads']} thread" + ("" if context["threads"] == "1" else "s"))
         if "read_gigabytes_per_second" in context:
             words.append(f"limits: reads {float(context['read_gigabytes_per_second']):.3g} GB/s")
+        if "read_gigabytes_per_second_2" in context:
+            words[-1] += f", {float(context['read_gigabytes_per_second_2']):.3g} with two threads"
         words += [f"{key.removesuffix('_peak_gigaflops')} {float(value):.3g} Gflop/s"
                   for key, value in context.items() if key.endswith("_peak_gigaflops")]
         if "commit" in context:

@@ -4,8 +4,8 @@
 #   sh bench/run.sh matmul              a group; `all` runs every group
 #   sh bench/run.sh matmul --benchmark_filter='q4_k/avx2'    Google Benchmark's options go through
 # FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
-# FRUGAL_BENCH_BUILD the build folder (build/bench). The JSON that bench/plot.py draws lies there, named after the group.
-# Groups with a peer (qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
+# FRUGAL_BENCH_BUILD the build folder (build/bench). There lie, named after the group, the JSON and what bench/plot.py draws of it.
+# Groups with a peer (ops, qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
@@ -48,7 +48,7 @@ for group in $chosen; do targets="$targets bench_$group"; done
 }
 
 case " $(echo $chosen) " in
-    *" qsa "*)
+    *" ops "* | *" qsa "*)
         if [ -z "${FRUGAL_PEER:-}" ]; then
             # shellcheck disable=SC2086
             need $packages_peer
@@ -60,6 +60,12 @@ case " $(echo $chosen) " in
         fi
         ;;
 esac
+
+# Distributions install matplotlib for their own Python, which need not be the first in the path.
+python=
+for each in python3 /usr/bin/python3; do
+    if [ -z "$python" ] && "$each" -c 'import matplotlib' 2>/dev/null; then python=$each; fi
+done
 
 # All figures come last, also where several groups run.
 result=0
@@ -73,6 +79,10 @@ for group in $chosen; do
     grep -v 'Library was built as DEBUG' "$build/$group.err" >&2 || :
     grep '^figure ' "$build/$group.txt" >>"$build/figures.txt" || :
     [ "$code" = 0 ] || result=$code
+    if [ -n "$python" ] && [ -s "$build/$group.json" ] &&
+        "$python" -B "$root/bench/plot.py" "$build/$group.json" "$build/$group.svg"; then
+        echo "drawn: $build/$group.svg" >&2
+    fi
 done
 cat "$build/figures.txt"
 exit "$result"

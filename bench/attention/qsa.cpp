@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -195,15 +196,11 @@ void print(const char* what, const std::vector<timed>& all) {
     }
 }
 
-void write_points(std::FILE* out, const char* name, const std::vector<timed>& all) {
-    std::fprintf(out, "\"%s\": [", name);
-    const char* separator = "";
-    for (const timed& t : all) {
-        std::fprintf(out, "%s\n{\"length\": %zu, \"tokens\": %zu, \"ours_ms\": %.9g, \"ggml_ms\": %.9g}", separator, t.length,
-                     t.tokens, t.ours * 1e3, t.peer * 1e3);
-        separator = ",";
-    }
-    std::fprintf(out, "]");
+json points(const std::vector<timed>& all) {
+    json out = json::array();
+    for (const timed& t : all)
+        out.push_back({{"length", t.length}, {"tokens", t.tokens}, {"ours_ms", t.ours * 1e3}, {"ggml_ms", t.peer * 1e3}});
+    return out;
 }
 
 const timed* at(const std::vector<timed>& all, std::size_t length) {
@@ -216,7 +213,7 @@ constexpr std::size_t k32 = 32768, k131 = 131072, k176 = 180224, k229 = 229376, 
 constexpr std::size_t ubatch = 512;
 
 template <class Isa>
-fg::status run(const peer::ggml* library, const char* json) {
+fg::status run(const peer::ggml* library, json& out) {
     if (library != nullptr) FRUGAL_TRY(check<Isa>(*library));
     const qsa_data data(ubatch);
     std::vector<timed> decode, f32_keys, prefill, token;
@@ -264,19 +261,9 @@ fg::status run(const peer::ggml* library, const char* json) {
     print("f32 keys", f32_keys);
     print("prefill", prefill);
     print("48 layers", token);
-    if (json != nullptr) {
-        std::FILE* out = std::fopen(json, "w");
-        if (out == nullptr) return fg::fail(fg::errc::io, "cannot write ", json);
-        std::fprintf(out, "{\"context\": {\"threads\": \"%zu\", \"isa\": \"%s\"}, \"growth\": {", executor().concurrency(),
-                     std::string(Isa::name).c_str());
-        write_points(out, "decode", decode);
-        std::fprintf(out, ", ");
-        write_points(out, "prefill", prefill);
-        std::fprintf(out, ", ");
-        write_points(out, "token", token);
-        std::fprintf(out, "}}\n");
-        if (std::fclose(out) != 0) return fg::fail(fg::errc::io, "cannot write ", json);
-    }
+    out = {{"context", context(executor().concurrency())},
+           {"growth", {{"decode", points(decode)}, {"prefill", points(prefill)}, {"token", points(token)}}}};
+    out["context"]["isa"] = Isa::name;
     const auto figure = [](const char* name, double value) { std::printf("figure qsa.%s %.4g\n", name, value); };
     const auto ratio = [](const timed* t) { return t->peer / t->ours; };
     if (library != nullptr) {
@@ -293,14 +280,14 @@ fg::status run(const peer::ggml* library, const char* json) {
     return {};
 }
 
-fg::status run(const char* json) {
+fg::status run(json& out) {
     std::unique_ptr<peer::ggml> library;
     if (auto loaded = peer::ggml::load(); loaded)
         library = std::make_unique<peer::ggml>(*std::move(loaded));
     else
         std::fprintf(stderr, "no peer to compare with: %s\n", loaded.error().message.c_str());
     return fg::device::dispatch<fg::isa::all>(
-        [&]<class Isa>(fg::type_tag<Isa>) -> fg::status { return run<Isa>(library.get(), json); });
+        [&]<class Isa>(fg::type_tag<Isa>) -> fg::status { return run<Isa>(library.get(), out); });
 }
 
 }  // namespace

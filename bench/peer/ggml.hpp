@@ -10,7 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "frugal/core/error.hpp"
 
@@ -19,6 +23,7 @@ namespace bench::peer {
 namespace fg = frugal;
 
 // Numbers and structures of ggml's interface, as far as they are used here.
+// Types have the numbers that GGUF files have.
 enum ggml_type : int { f32 = 0, f16 = 1, q8_0 = 8, q4_k = 12, i32 = 26, i64 = 27 };
 struct ggml_tensor;
 struct ggml_context;
@@ -26,12 +31,22 @@ struct ggml_graph;
 struct ggml_buffer;
 struct ggml_buffer_type;
 struct ggml_backend;
+struct ggml_device;
+struct ggml_registry;
+struct ggml_threads;
 struct ggml_parameters {
     std::size_t bytes;
     void* memory;
     bool no_data;
 };
-inline constexpr int interleaved_mrope = 40;
+struct ggml_threads_parameters {
+    bool processors[512];
+    int count;
+    int priority;
+    std::uint32_t poll;  // 0: workers sleep when there is nothing to do; 100: they spin for longest
+    bool strict_placement, paused;
+};
+inline constexpr int neox_rope = 2, interleaved_mrope = 40;
 inline constexpr int accumulate_f32 = 10;
 
 // X(result, name, arguments…)
@@ -56,6 +71,21 @@ inline constexpr int accumulate_f32 = 10;
     X(ggml_tensor*, ggml_sigmoid, ggml_context*, ggml_tensor*)                                                                   \
     X(ggml_tensor*, ggml_rms_norm, ggml_context*, ggml_tensor*, float)                                                           \
     X(ggml_tensor*, ggml_mul_mat, ggml_context*, ggml_tensor*, ggml_tensor*)                                                     \
+    X(ggml_tensor*, ggml_mul_mat_id, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*)                                    \
+    X(ggml_tensor*, ggml_silu, ggml_context*, ggml_tensor*)                                                                      \
+    X(ggml_tensor*, ggml_swiglu_split, ggml_context*, ggml_tensor*, ggml_tensor*)                                                \
+    X(ggml_tensor*, ggml_l2_norm, ggml_context*, ggml_tensor*, float)                                                            \
+    X(ggml_tensor*, ggml_soft_max, ggml_context*, ggml_tensor*)                                                                  \
+    X(ggml_tensor*, ggml_argsort_top_k, ggml_context*, ggml_tensor*, int)                                                        \
+    X(ggml_tensor*, ggml_sum_rows, ggml_context*, ggml_tensor*)                                                                  \
+    X(ggml_tensor*, ggml_div, ggml_context*, ggml_tensor*, ggml_tensor*)                                                         \
+    X(ggml_tensor*, ggml_concat, ggml_context*, ggml_tensor*, ggml_tensor*, int)                                                 \
+    X(ggml_tensor*, ggml_cpy, ggml_context*, ggml_tensor*, ggml_tensor*)                                                         \
+    X(ggml_tensor*, ggml_ssm_conv, ggml_context*, ggml_tensor*, ggml_tensor*)                                                    \
+    X(ggml_tensor*, ggml_gated_delta_net, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*,   \
+      ggml_tensor*, std::int64_t)                                                                                                \
+    X(ggml_tensor*, ggml_rope_ext, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, int, int, int, float, float, float,  \
+      float, float, float)                                                                                                       \
     X(ggml_tensor*, ggml_get_rows, ggml_context*, ggml_tensor*, ggml_tensor*)                                                    \
     X(ggml_tensor*, ggml_set_rows, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*)                                      \
     X(ggml_tensor*, ggml_top_k, ggml_context*, ggml_tensor*, int)                                                                \
@@ -67,6 +97,17 @@ inline constexpr int accumulate_f32 = 10;
     X(void, ggml_build_forward_expand, ggml_graph*, ggml_tensor*)                                                                \
     X(ggml_backend*, ggml_backend_cpu_init, )                                                                                    \
     X(void, ggml_backend_cpu_set_n_threads, ggml_backend*, int)                                                                  \
+    X(void, ggml_backend_cpu_set_threadpool, ggml_backend*, ggml_threads*)                                                       \
+    X(void, ggml_threadpool_params_init, ggml_threads_parameters*, int)                                                          \
+    X(ggml_threads*, ggml_threadpool_new, ggml_threads_parameters*)                                                              \
+    X(void, ggml_threadpool_free, ggml_threads*)                                                                                 \
+    X(void, ggml_threadpool_pause, ggml_threads*)                                                                                \
+    X(void, ggml_threadpool_resume, ggml_threads*)                                                                               \
+    X(ggml_device*, ggml_backend_get_device, ggml_backend*)                                                                      \
+    X(ggml_registry*, ggml_backend_dev_backend_reg, ggml_device*)                                                                \
+    X(void*, ggml_backend_reg_get_proc_address, ggml_registry*, const char*)                                                     \
+    X(bool, ggml_backend_dev_supports_op, ggml_device*, const ggml_tensor*)                                                      \
+    X(const char*, ggml_backend_buft_name, ggml_buffer_type*)                                                                    \
     X(int, ggml_backend_graph_compute, ggml_backend*, ggml_graph*)                                                               \
     X(ggml_buffer_type*, ggml_backend_cpu_buffer_type, )                                                                         \
     X(ggml_buffer*, ggml_backend_alloc_ctx_tensors_from_buft, ggml_context*, ggml_buffer_type*)                                  \
@@ -111,8 +152,87 @@ struct ggml {
                          nullptr);
         out.backend = out.ggml_backend_cpu_init();
         if (out.backend == nullptr) return fg::fail(fg::errc::io, "ggml has no CPU backend");
+        out.pools_ = std::make_shared<pools>();
         return out;
     }
+
+    /// So many threads compute from now on, and spin between operators until `rest`: whoever else is timed meanwhile suffers.
+    void wake(std::size_t threads) const {
+        if (pools_->awake == threads) return;
+        rest();
+        ggml_threads*& pool = pools_->of[threads];
+        if (pool == nullptr) {
+            ggml_threads_parameters wanted{};
+            ggml_threadpool_params_init(&wanted, static_cast<int>(threads));
+            wanted.poll = 100;
+            pool = ggml_threadpool_new(&wanted);
+        }
+        ggml_backend_cpu_set_n_threads(backend, static_cast<int>(threads));
+        ggml_backend_cpu_set_threadpool(backend, pool);
+        if (threads > 1) ggml_threadpool_resume(pool);
+        pools_->awake = threads;
+    }
+    void rest() const {
+        if (pools_->awake > 1) ggml_threadpool_pause(pools_->of[pools_->awake]);
+        pools_->awake = 0;
+    }
+    [[nodiscard]] std::size_t awake() const noexcept { return pools_->awake; }
+
+    /// Where weights may lie, with names: plain memory, and those that store them in another order. None is fastest for all.
+    [[nodiscard]] std::vector<std::pair<std::string, ggml_buffer_type*>> weight_buffers() const {
+        std::vector<std::pair<std::string, ggml_buffer_type*>> out{{"CPU", ggml_backend_cpu_buffer_type()}};
+        ggml_device* const device = ggml_backend_get_device(backend);
+        void* const found =
+            ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
+        ggml_buffer_type** (*extra)(ggml_device*) = nullptr;
+        std::memcpy(&extra, &found, sizeof found);
+        if (extra == nullptr) return out;
+        for (ggml_buffer_type** each = extra(device); each != nullptr && *each != nullptr; ++each)
+            out.emplace_back(ggml_backend_buft_name(*each), *each);
+        return out;
+    }
+
+private:
+    struct pools {
+        std::map<std::size_t, ggml_threads*> of;  // by number of threads; they live as long as the process
+        std::size_t awake = 0;
+    };
+    std::shared_ptr<pools> pools_;
+};
+
+/// Weights of one type and shape in a buffer of ggml's choice.
+class weights {
+public:
+    weights(const ggml& library, ggml_type type, std::initializer_list<std::size_t> sizes, std::size_t copies) : g(library) {
+        context_ = g.ggml_init({g.ggml_tensor_overhead() * copies, nullptr, true});
+        std::int64_t extents[4] = {1, 1, 1, 1};
+        int dimensions = 0;
+        for (const std::size_t size : sizes) extents[dimensions++] = static_cast<std::int64_t>(size);
+        for (std::size_t i = 0; i < copies; ++i) tensors_.push_back(g.ggml_new_tensor(context_, type, dimensions, extents));
+    }
+    weights(const weights&) = delete;
+    weights& operator=(const weights&) = delete;
+    ~weights() {
+        if (memory_ != nullptr) g.ggml_backend_buffer_free(memory_);
+        g.ggml_free(context_);
+    }
+
+    [[nodiscard]] const std::vector<ggml_tensor*>& tensors() const noexcept { return tensors_; }
+    /// Errors: out_of_memory.
+    [[nodiscard]] fg::status allocate(ggml_buffer_type* where) {
+        memory_ = g.ggml_backend_alloc_ctx_tensors_from_buft(context_, where);
+        return memory_ != nullptr ? fg::status{} : fg::status(fg::fail(fg::errc::out_of_memory, "ggml could not allocate"));
+    }
+    /// Every copy gets these bytes. Precondition: ggml has an operator for these weights in their buffer.
+    void set(const void* data, std::size_t bytes) {
+        for (ggml_tensor* const each : tensors_) g.ggml_backend_tensor_set(each, data, 0, bytes);
+    }
+
+private:
+    const ggml& g;
+    ggml_context* context_ = nullptr;
+    ggml_buffer* memory_ = nullptr;
+    std::vector<ggml_tensor*> tensors_;
 };
 
 /// Tensors with memory, and a graph of what is computed from them. Build the graph, `allocate`, fill the inputs, `compute`.
@@ -152,10 +272,16 @@ public:
     void get(const ggml_tensor* from, T* values, std::size_t count) const {
         g.ggml_backend_tensor_get(from, values, 0, count * sizeof(T));
     }
-    /// Errors: device_failed.
+    /// Whether ggml can compute this, given where its operands lie.
+    [[nodiscard]] bool supported(const ggml_tensor* result) const {
+        return g.ggml_backend_dev_supports_op(g.ggml_backend_get_device(g.backend), result);
+    }
+    /// Wakes the threads for this call unless they are awake. Errors: device_failed.
     [[nodiscard]] fg::status compute(std::size_t threads) const {
-        g.ggml_backend_cpu_set_n_threads(g.backend, static_cast<int>(threads));
+        const bool asleep = g.awake() != threads;
+        if (asleep) g.wake(threads);
         const int failed = g.ggml_backend_graph_compute(g.backend, graph_);
+        if (asleep) g.rest();
         return failed == 0 ? fg::status{} : fg::status(fg::fail(fg::errc::device_failed, "ggml's graph ended with ", failed));
     }
 

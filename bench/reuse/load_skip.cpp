@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -271,23 +272,20 @@ void print(const std::vector<measured>& arms) {
                 static_cast<long long>(device_wait.count()));
 }
 
-fg::status write_json(const char* path, const std::vector<measured>& arms) {
-    std::FILE* out = std::fopen(path, "w");
-    if (out == nullptr) return fg::fail(fg::errc::io, "cannot write ", path);
-    std::fprintf(out, "{\"context\": {\"threads\": \"%zu\"}, \"load_skip\": [", executor().concurrency());
-    const char* separator = "";
+json as_json(const std::vector<measured>& arms) {
+    json out{{"context", context(executor().concurrency())}, {"load_skip", json::array()}};
     for (const measured& m : arms) {
         const double wall = per_token(m.wall, m), load = per_token(m.load, m), device = per_token(m.device, m);
-        std::fprintf(out, "%s\n{\"arm\": \"%s\", \"load_ms\": %.9g, \"device_ms\": %.9g, \"rest_ms\": %.9g, \"bytes\": %.9g}",
-                     separator, std::string(m.arm).c_str(), load * 1e3, device * 1e3, (wall - load - device) * 1e3,
-                     per_token(static_cast<double>(m.bytes), m));
-        separator = ",";
+        out["load_skip"].push_back({{"arm", m.arm},
+                                    {"load_ms", load * 1e3},
+                                    {"device_ms", device * 1e3},
+                                    {"rest_ms", (wall - load - device) * 1e3},
+                                    {"bytes", per_token(static_cast<double>(m.bytes), m)}});
     }
-    std::fprintf(out, "\n]}\n");
-    return std::fclose(out) == 0 ? fg::status{} : fg::status(fg::fail(fg::errc::io, "cannot write ", path));
+    return out;
 }
 
-fg::status run(const char* json) {
+fg::status run(json& out) {
     random_weights pool;
     std::vector<measured> arms;
     FRUGAL_TRY(fg::device::dispatch<fg::isa::all>([&]<class Isa>(fg::type_tag<Isa>) -> fg::status {
@@ -305,7 +303,7 @@ fg::status run(const char* json) {
     if (!meaningful(arms[0])) return fg::fail(fg::errc::not_finite, "the logits of this random model compare nothing");
     for (const measured& m : arms)
         if (m.packed != 0) return fg::fail(fg::errc::invalid_argument, "images were packed for warm tokens");
-    if (json != nullptr) FRUGAL_TRY(write_json(json, arms));
+    out = as_json(arms);
 
     const auto figure = [](const char* name, double value) { std::printf("figure load_skip.%s %.6g\n", name, value); };
     const auto both = [&](std::size_t first, std::size_t second, auto member) {

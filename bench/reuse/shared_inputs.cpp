@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -209,22 +210,19 @@ void print(const std::vector<result_line>& lines) {
     std::printf("hits again: of the same batch evaluated once more\n");
 }
 
-fg::status write_json(const char* path, const std::vector<result_line>& lines) {
-    std::FILE* const out = std::fopen(path, "w");
-    if (out == nullptr) return fg::fail(fg::errc::io, "cannot write ", path);
-    std::fprintf(out, "{\"context\": {\"threads\": \"1\"}, \"shared_inputs\": [");
-    const char* separator = "";
-    for (const result_line& l : lines) {
-        std::fprintf(
-            out, "%s\n{\"policy\": \"%s\", \"bias\": \"%s\", \"length\": %zu, \"tokens\": %zu, \"ms\": %.9g, \"bytes\": %zu}",
-            separator, std::string(l.policy).c_str(), std::string(l.bias).c_str(), l.length, l.tokens, l.seconds * 1e3, l.bytes);
-        separator = ",";
-    }
-    std::fprintf(out, "\n]}\n");
-    return std::fclose(out) == 0 ? fg::status{} : fg::status(fg::fail(fg::errc::io, "cannot write ", path));
+json as_json(const std::vector<result_line>& lines) {
+    json out{{"context", context(1)}, {"shared_inputs", json::array()}};
+    for (const result_line& l : lines)
+        out["shared_inputs"].push_back({{"policy", l.policy},
+                                        {"bias", l.bias},
+                                        {"length", l.length},
+                                        {"tokens", l.tokens},
+                                        {"ms", l.seconds * 1e3},
+                                        {"bytes", l.bytes}});
+    return out;
 }
 
-fg::status run(const char* json) {
+fg::status run(json& out) {
     using no_limit = reuse::bias_block<std::size_t{8} << 30>;
     using block = reuse::bias_block<>;
     using none = reuse::bias_none;
@@ -262,7 +260,7 @@ fg::status run(const char* json) {
     std::printf("\n%-12s %9s %16s %16s %14s\n", "by rank", "tokens", "us a token", "us a batch", "words a token");
     for (const by_rank& r : ranks)
         std::printf("%-12s %9zu %16.4g %16.4g %14.4g\n", "", r.length, r.token * 1e6, r.batch * 1e6, r.words);
-    if (json != nullptr) FRUGAL_TRY(write_json(json, lines));
+    out = as_json(lines);
 
     const auto of = [&](std::string_view policy, std::string_view bias, std::size_t length,
                         std::size_t tokens) -> const result_line& {

@@ -16,15 +16,6 @@
 #include "comparison.hpp"
 #include "limits.hpp"
 
-// Declared here, defined by peak.cpp for each instruction set.
-namespace bench {
-#define FRUGAL_DECLARE_PEAK(tag, bytes, compiled, probe) \
-    template <>                                          \
-    double peak_flops<frugal::isa::tag>();
-FRUGAL_CPU_ISAS(FRUGAL_DECLARE_PEAK)
-#undef FRUGAL_DECLARE_PEAK
-}  // namespace bench
-
 namespace bench {
 
 namespace {
@@ -103,29 +94,6 @@ double reporter::peak_of(const std::string& name) { return limits.peak.at(isa_of
 
 }  // namespace
 
-double read_bandwidth(fg::device::executor_ref pool, std::size_t cache_bytes) {
-    const std::size_t most = std::size_t{512} << 20;
-    const std::size_t words = std::clamp(8 * cache_bytes, std::size_t{128} << 20, most) / sizeof(std::uint64_t);
-    std::vector<std::uint64_t> data(words, 1);
-    const std::size_t parts = pool.concurrency();
-    std::vector<std::uint64_t> sums(parts * 8);  // a cache line each
-    double best = 1e300;
-    for (int pass = 0; pass < 8; ++pass) {
-        const double start = parts == 1 ? thread_seconds() : clock_seconds();
-        pool.run(parts, [&](std::size_t part) {
-            const std::uint64_t* from = data.data() + words / 16 * part / parts * 16;
-            const std::uint64_t* const end = data.data() + words / 16 * (part + 1) / parts * 16;
-            std::uint64_t sum[16] = {};
-            for (; from != end; from += 16)
-                for (std::size_t i = 0; i < 16; ++i) sum[i] += from[i];
-            for (std::uint64_t each : sum) sums[part * 8] += each;
-        });
-        best = std::min(best, (parts == 1 ? thread_seconds() : clock_seconds()) - start);
-    }
-    benchmark::DoNotOptimize(sums.data());
-    return static_cast<double>(words * sizeof(std::uint64_t)) / best;
-}
-
 void add(const std::string& name, std::string_view isa, std::function<prepared()> prepare) {
     isa_of[name] = std::string(isa);
     auto body = [name, prepare = std::move(prepare)](benchmark::State& state) {
@@ -186,10 +154,11 @@ int main(int argc, char** argv) {
     }
     using bench::limits;
     const std::size_t concurrency = bench::executor().concurrency();
-    limits.bandwidth = bench::read_bandwidth(bench::executor(), bench::last_level_cache());
-    bench::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
-        limits.peak[std::string(Isa::name)] = bench::peak_flops<Isa>() * static_cast<double>(concurrency);
-    });
+    {
+        bench::memory memory;
+        limits.bandwidth = bench::read_bandwidth(bench::executor(), memory);
+    }
+    for (const auto& [isa, peak] : bench::measure_peaks()) limits.peak[isa] = peak.f32 * static_cast<double>(concurrency);
     benchmark::AddCustomContext("frugal_version",
                                 frugal::concat(FRUGAL_VERSION_MAJOR, '.', FRUGAL_VERSION_MINOR, '.', FRUGAL_VERSION_PATCH));
     benchmark::AddCustomContext("compiler", FRUGAL_BENCH_COMPILER);

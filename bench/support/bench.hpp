@@ -60,6 +60,8 @@ void register_benchmarks();
 
 /// Threads of this run (FRUGAL_BENCH_THREADS, 1 by default), as an executor.
 fg::device::executor_ref executor();
+/// The same for so many threads, or as many as there are processors.
+fg::device::executor_ref executor(std::size_t threads);
 
 /// Bytes of the last-level cache.
 std::size_t last_level_cache();

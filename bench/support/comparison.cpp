@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bench.hpp"
@@ -17,24 +19,37 @@ double median(std::vector<double> values) {
 
 double measured_seconds() { return executor().concurrency() == 1 ? thread_seconds() : clock_seconds(); }
 
-int run_with_json(std::string_view program, int argc, char** argv, fg::status (*run)(const char* json)) {
+json context(std::size_t threads) {
+    json out{{"commit", FRUGAL_BENCH_COMMIT}, {"compiler", FRUGAL_BENCH_COMPILER}};
+    if (threads != 0) out["threads"] = std::to_string(threads);
+    return out;
+}
+
+int run_with_json(std::string_view program, int argc, char** argv, fg::status (*run)(json& out)) {
     const std::string name(program);
-    const char* json = nullptr;
+    const char* path = nullptr;
     constexpr std::string_view option = "--benchmark_out=";
     for (int i = 1; i < argc; ++i) {
         const std::string_view word = argv[i];
         if (word.starts_with(option))
-            json = argv[i] + option.size();
+            path = argv[i] + option.size();
         else if (!word.starts_with("--benchmark_out_format=")) {
             std::fprintf(stderr, "%s takes no option %s\n", name.c_str(), argv[i]);
             return 2;
         }
     }
-    if (const fg::status done = run(json); !done) {
+    json out;
+    if (const fg::status done = run(out); !done) {
         std::fprintf(stderr, "%s: %s\n", name.c_str(), done.error().message.c_str());
         return 1;
     }
-    return 0;
+    if (path == nullptr) return 0;
+    std::ofstream file(path);
+    file << out.dump(1) << '\n';
+    file.close();
+    if (file) return 0;
+    std::fprintf(stderr, "%s: cannot write %s\n", name.c_str(), path);
+    return 1;
 }
 
 }  // namespace bench

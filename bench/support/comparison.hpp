@@ -1,5 +1,7 @@
 #pragma once
 // What programs share that compare whole runs instead of timing one operator each.
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 #include <vector>
 
@@ -13,8 +15,13 @@ double median(std::vector<double> values);
 /// Seconds by the clock that a run is measured with: processor time of this thread where there is one thread, else the clock.
 double measured_seconds();
 
-/// The main function of such a program: takes the file that bench/run.sh wants JSON in, or no argument, and calls `run` with it
-/// (null: none). Returns the exit code.
-int run_with_json(std::string_view program, int argc, char** argv, frugal::status (*run)(const char* json));
+using json = nlohmann::ordered_json;
+
+/// What was measured with, for bench/plot.py: commit, compiler, and threads unless each record names them (0).
+json context(std::size_t threads);
+
+/// The main function of such a program: `run` measures, prints, and fills the object that is written to the file that
+/// bench/run.sh names, if it names one. Returns the exit code.
+int run_with_json(std::string_view program, int argc, char** argv, frugal::status (*run)(json& out));
 
 }  // namespace bench

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <map>
 
 #include "bench.hpp"
 #include "frugal/device/cpu/fork_join_executor.hpp"
@@ -19,12 +21,24 @@ std::size_t threads() {
 
 }  // namespace
 
-fg::device::executor_ref executor() {
-    static fg::device::fork_join_executor pool(threads());
-    return pool;
+fg::device::executor_ref executor() { return executor(threads()); }
+
+fg::device::executor_ref executor(std::size_t count) {
+    static std::map<std::size_t, fg::device::fork_join_executor> pools;
+    return pools.try_emplace(count, count).first->second;
 }
 
 std::size_t last_level_cache() {
+    std::size_t most = 0;
+    for (int index = 0;; ++index) {
+        std::ifstream file(fg::concat("/sys/devices/system/cpu/cpu0/cache/index", index, "/size"));
+        std::size_t size = 0;
+        char unit = 0;
+        if (!(file >> size)) break;
+        file >> unit;
+        most = std::max(most, size << (unit == 'K' ? 10 : (unit == 'M' ? 20 : 0)));
+    }
+    if (most > 0) return most;
     const long level3 = sysconf(_SC_LEVEL3_CACHE_SIZE), level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const long size = std::max(level3, level2);
     return size > 0 ? static_cast<std::size_t>(size) : std::size_t{32} << 20;

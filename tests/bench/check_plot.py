@@ -95,6 +95,28 @@ def main():
         for wanted in ("shared, bias a block", "incremental, no bias", "a decoded token", "a batch of 512 tokens"):
             assert wanted in drawing, wanted
 
+        # Operators beside a peer: a drawing, and a table beside it.
+        ops = os.path.join(folder, "ops.json")
+        row = {"operator": "matvec", "format": "q4_k", "shape": "64x32", "isa": "avx2", "threads": 1, "ours_us": 50.0,
+               "ggml_us": 100.0, "ggml_by": "CPU_REPACK", "limit": "reading memory", "limit_us": 40.0, "error": 0.001,
+               "ggml_error": 0.002}
+        alone = {**row, "operator": "norm", "threads": 2, "ggml_us": 0, "ggml_by": "", "limit": "", "limit_us": 0,
+                 "token_share": 0.012}
+        with open(ops, "w", encoding="utf-8") as file:
+            json.dump({"context": {"read_gigabytes_per_second": "9", "read_gigabytes_per_second_2": "15"},
+                       "ops": {"rows": [row, alone], "notes": ["something"]}}, file)
+        assert run(ops, target).returncode == 0
+        with open(target, encoding="utf-8") as file:
+            drawing = file.read()
+        for wanted in (">2<", ">80%<", "matvec q4_k 64x32", "norm q4_k 64x32, 2 threads", "reads 9 GB/s, 15 with two threads"):
+            assert wanted in drawing, wanted
+        with open(os.path.join(folder, "out.md"), encoding="utf-8") as file:
+            table = file.read().splitlines()
+        assert table[2] == ("| matvec q4_k | 64x32 | 1 | avx2 | 50 µs | 100 µs | CPU_REPACK | 2 | 80 % | reading memory | "
+                            "1.0e-03, 2.0e-03 |"), table[2]
+        assert table[3] == "| norm q4_k | 64x32 | 2 | avx2 | 50 µs | – | – | – | – | 1.2 % of a token | 1.0e-03 |", table[3]
+        assert table[-1] == "Left out, its result is wrong: something"
+
         assert run(source, target, "--filter", "embedding").returncode == 0
         with open(target, encoding="utf-8") as file:
             assert "q4_k" not in file.read()

@@ -1,0 +1,18 @@
+#pragma once
+// The operators that are measured beside ggml's. A new one = one file here, and one line in this list.
+#include <cstddef>
+
+#include "contest.hpp"
+#include "frugal/core/error.hpp"
+
+#define FRUGAL_BENCH_OPERATORS(X) \
+    X(matvec)                     \
+    X(matmul)
+
+namespace bench {
+
+#define FRUGAL_DECLARE_OPERATOR(name) fg::status measure_##name(contests& all);
+FRUGAL_BENCH_OPERATORS(FRUGAL_DECLARE_OPERATOR)
+#undef FRUGAL_DECLARE_OPERATOR
+
+}  // namespace bench

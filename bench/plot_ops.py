@@ -1,0 +1,102 @@
+"""Draws operators beside ggml's, and writes them as a table: the ratio of times, and the share of the machine's limit."""
+import os
+
+import matplotlib.pyplot as plt
+import matplotlib.ticker
+
+COLOURS = ("tab:gray", "tab:blue", "tab:green", "tab:purple")
+
+
+def merged(rows):
+    """{(operator, format, shape, threads): {isa: row}}, in the order of measuring."""
+    out = {}
+    for row in rows:
+        out.setdefault((row["operator"], row["format"], row["shape"], row["threads"]), {})[row["isa"]] = row
+    return out
+
+
+def share(row):
+    return row["limit_us"] / row["ours_us"] if row["limit_us"] > 0 else None
+
+
+def ratio(row):
+    return row["ggml_us"] / row["ours_us"] if row["ggml_us"] > 0 else None
+
+
+def label(key):
+    operator, kind, shape, threads = key
+    return f"{operator} {kind} {shape}" + ("" if threads == 1 else f", {threads} threads")
+
+
+def time_in_words(us):
+    if us <= 0:
+        return "–"
+    return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} µs"
+
+
+def table(rows, subtitle, notes):
+    lines = ["| operator | shape | threads | ISA | ours | ggml's best | by | ggml/ours | of the limit | limit | error ours, ggml |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        of_limit, of_ggml = share(row), ratio(row)
+        error = f"{row['error']:.1e}" + (f", {row['ggml_error']:.1e}" if of_ggml else "")
+        limit = row["limit"]
+        if row.get("token_share", 0) > 0:
+            limit = (limit + ", " if limit else "") + f"{100 * row['token_share']:.2g} % of a token"
+        lines.append(f"| {row['operator']} {row['format']} | {row['shape']} | {row['threads']} | {row['isa']} | "
+                     f"{time_in_words(row['ours_us'])} | {time_in_words(row['ggml_us'])} | {row['ggml_by'] or '–'} | "
+                     f"{f'{of_ggml:.3g}' if of_ggml else '–'} | {f'{100 * of_limit:.3g} %' if of_limit else '–'} | {limit or '–'} | "
+                     f"{error} |")
+    lines += ["", f"Medians of interleaved rounds in one run. {subtitle}".rstrip()]
+    lines += ["", *(f"Left out, its result is wrong: {note}" for note in notes)] if notes else []
+    return "\n".join(lines) + "\n"
+
+
+def draw(ops, title, subtitle, path):
+    """ops: {"rows": […], "notes": […]}. Writes `path`, and the table beside it with the ending .md."""
+    rows = ops["rows"]
+    contests = merged(rows)
+    isas = list(dict.fromkeys(row["isa"] for row in rows))
+    colours = dict(zip(isas, COLOURS))
+    step = 0.14 * len(isas) + 0.1  # inches
+    height = step * len(contests) + 1.5
+    figure, (speed, limit) = plt.subplots(1, 2, figsize=(12, height), sharey=True)
+    thickness = 0.8 / len(isas)
+    for at, (key, by_isa) in enumerate(contests.items()):
+        for isa, row in by_isa.items():
+            y = at + (isas.index(isa) - (len(isas) - 1) / 2) * thickness
+            # Of speeds the distance from 1 is drawn: beyond it to the right, short of it to the left.
+            for axis, value, origin, words in ((speed, ratio(row), 1, "{:.3g}"), (limit, share(row), 0, "{:.0%}")):
+                if value is None:
+                    continue
+                axis.barh(y, value - origin, left=origin, height=thickness * 0.92, color=colours[isa])
+                right = value >= origin
+                axis.annotate(words.format(value), (value, y), (3 if right else -3, 0), textcoords="offset points", fontsize=6,
+                              va="center", ha="left" if right else "right")
+        last = list(by_isa.values())[-1]
+        if last["ggml_us"] > 0 and last["limit_us"] > 0:
+            limit.plot([last["limit_us"] / last["ggml_us"]] * 2, (at - 0.42, at + 0.42), color="black", linewidth=1.5)
+    speed.set_yticks(range(len(contests)), [label(key) for key in contests], fontsize=7)
+    speed.set_ylim(len(contests) - 0.4, -0.6)
+    speed.set_xscale("log")
+    low, high = speed.get_xlim()
+    speed.set_xlim(min(low, 0.5) / 1.3, max(high, 2) * 1.4)
+    speed.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}×"))
+    speed.axvline(1, color="black", linewidth=1, linestyle="--")
+    speed.set_title("speed relative to ggml's best", fontsize=9, loc="left")
+    limit.axvline(1, color="black", linewidth=1, linestyle="--")
+    limit.set_xlim(0, max(1.1, limit.get_xlim()[1] * 1.06))
+    limit.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1, decimals=0))
+    limit.set_title("share of the machine's limit (black: ggml's best)", fontsize=9, loc="left")
+    for axis in (speed, limit):
+        axis.tick_params(axis="x", labelsize=7)
+        axis.grid(axis="x", alpha=0.3)
+        axis.set_axisbelow(True)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[isa], label=isa) for isa in isas]
+    figure.legend(handles=handles, fontsize=8, loc="upper right", ncol=len(isas), frameon=False)
+    figure.suptitle(title, fontsize=12, x=0.01, y=1 - 0.1 / height, ha="left", va="top")
+    figure.text(0.01, 1 - 0.38 / height, subtitle, fontsize=7, color="dimgray", va="top")
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / height))
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    with open(os.path.splitext(path)[0] + ".md", "w", encoding="utf-8") as file:
+        file.write(table(rows, subtitle, ops["notes"]))
