@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "beside_ggml/decode_token.hpp"
 #include "beside_ggml/operators.hpp"
 #include "comparison.hpp"
 #include "contest.hpp"
@@ -27,6 +28,7 @@ fg::status run(json& out) {
     if (wanted(#name)) FRUGAL_TRY(measure_##name(all));
     FRUGAL_BENCH_OPERATORS(FRUGAL_MEASURE_OPERATOR)
 #undef FRUGAL_MEASURE_OPERATOR
+    add_token_shares(all);
     all.print();
     all.print_figures();
     out = all.as_json();

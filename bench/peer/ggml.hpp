@@ -223,10 +223,8 @@ public:
         memory_ = g.ggml_backend_alloc_ctx_tensors_from_buft(context_, where);
         return memory_ != nullptr ? fg::status{} : fg::status(fg::fail(fg::errc::out_of_memory, "ggml could not allocate"));
     }
-    /// Every copy gets these bytes. Precondition: ggml has an operator for these weights in their buffer.
-    void set(const void* data, std::size_t bytes) {
-        for (ggml_tensor* const each : tensors_) g.ggml_backend_tensor_set(each, data, 0, bytes);
-    }
+    /// Precondition: ggml has an operator for these weights in their buffer.
+    void set(std::size_t copy, const void* data, std::size_t bytes) { g.ggml_backend_tensor_set(tensors_[copy], data, 0, bytes); }
 
 private:
     const ggml& g;

@@ -128,7 +128,7 @@ struct cache_aligned {
 };
 using aligned_bytes = std::vector<std::byte, cache_aligned<std::byte>>;
 
-/// Random blocks of format F whose values are finite and of ordinary size, for any format, with or without an encoder.
+/// Random blocks of format F whose values are finite and of about one size, for any format, with or without an encoder.
 template <class F>
 aligned_bytes random_blocks(std::size_t blocks, unsigned seed) {
     std::mt19937_64 random(seed);
@@ -150,7 +150,7 @@ aligned_bytes random_blocks(std::size_t blocks, unsigned seed) {
                 finite = finite && std::isfinite(value);
                 most = std::fmax(most, std::fabs(value));
             }
-            fit = finite && most < 8.0f && most > 1e-3f;
+            fit = finite && most < 2.0f && most > 0.5f;
         }
     }
     for (std::size_t done = drawn * F::block_bytes; done < out.size();) {

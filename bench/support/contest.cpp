@@ -14,7 +14,7 @@ struct contests::lane {
     const contender* who = nullptr;
     std::function<void()> run;
     std::size_t calls = 1, repeat = 1, rounds = 0;
-    double error = 0;
+    double error = 0, first = 0;    // first: seconds of the run before the check
     std::vector<double> seconds{};  // a call
 
     [[nodiscard]] bool peer() const { return who != nullptr && !who->ours; }
@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::size_t least_rounds = 3, most_rounds = 25;
 constexpr double shortest = 1e-3;  // seconds that a timed piece lasts at least
+constexpr double long_run = 2;     // seconds; such a run is not repeated
 
 /// One thread is timed by its own processor time, which other load on the machine disturbs least; several by the clock.
 double now(std::size_t threads) { return threads == 1 ? thread_seconds() : clock_seconds(); }
@@ -43,6 +44,12 @@ std::string_view name_of(bound which) {
     return "";
 }
 
+std::vector<std::size_t> sample(std::size_t count, std::size_t step) {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < count; i += step) out.push_back(i);
+    return out;
+}
+
 contests::contests(std::size_t most_threads, double seconds) : seconds_(seconds), peaks_(measure_peaks()) {
     if (auto loaded = peer::ggml::load(); loaded)
         peer_ = std::make_unique<peer::ggml>(*std::move(loaded));
@@ -53,7 +60,9 @@ contests::contests(std::size_t most_threads, double seconds) : seconds_(seconds)
 }
 
 bool contests::check(contest& what, lane& one) {
-    const std::vector<float> got = one.who->result();
+    std::vector<float> got = one.who->result();
+    for (std::size_t i = 0; i < what.checked.size(); ++i) got[i] = got[what.checked[i]];  // ascending
+    if (!what.checked.empty()) got.resize(what.checked.size());
     double square = 0, off = 0;
     for (std::size_t i = 0; i < what.want.size() && i < got.size(); ++i) {
         off += std::pow(static_cast<double>(got[i]) - what.want[i], 2);
@@ -83,11 +92,12 @@ void contests::time(const contest& what, std::vector<lane>& lanes) {
     const double share = seconds_ / static_cast<double>(lanes.size());
     std::size_t turns = 0;
     for (lane& one : lanes) {
-        const double once = timed(one);
+        // What takes seconds has been warm enough after its first run, and is timed once.
+        const double once = one.first > long_run ? one.first : timed(one);
         one.repeat = once < shortest ? static_cast<std::size_t>(shortest / std::max(once, 1e-8)) + 1 : 1;
         const double rounds = share / (once * static_cast<double>(one.repeat));
-        one.rounds =
-            static_cast<std::size_t>(std::clamp(rounds, static_cast<double>(least_rounds), static_cast<double>(most_rounds)));
+        one.rounds = static_cast<std::size_t>(
+            std::clamp(rounds, static_cast<double>(once > long_run ? 1 : least_rounds), static_cast<double>(most_rounds)));
         turns = std::max(turns, one.rounds);
     }
     // Who takes longer has fewer rounds, spread over the same time.
@@ -102,7 +112,9 @@ fg::status contests::hold(contest what) {
     for (const contender& each : what.contenders) {
         lane one{&each, [&each] { (void)each.run(); }, each.calls};
         if (one.peer()) peer_->wake(what.threads);
+        const double start = clock_seconds();
         fg::status done = each.run();
+        one.first = clock_seconds() - start;
         if (one.peer()) peer_->rest();
         FRUGAL_TRY(std::move(done));
         if (check(what, one)) lanes.push_back(std::move(one));
@@ -118,9 +130,9 @@ fg::status contests::hold(contest what) {
         lane one{nullptr, std::move(run)};
         lanes.push_back(std::move(one));
     };
-    if (what.bound == bound::reading)
-        for (const reading way : readings) add_limit([this, pool, way, count] { memory_.read(pool, way, count); });
     if (what.bound == bound::updating) add_limit([this, pool, count] { memory_.update(pool, count); });
+    if (what.bound == bound::reading || what.bound == bound::updating)
+        for (const reading way : readings) add_limit([this, pool, way, count] { memory_.read(pool, way, count); });
     time(what, lanes);
     for (lane& one : lanes)
         if (one.who == nullptr)
@@ -131,13 +143,16 @@ fg::status contests::hold(contest what) {
 
 void contests::conclude(const contest& what, const std::vector<lane>& lanes) {
     const lane* rival = nullptr;
-    double least = 0, least_best = 0;  // of the ways to the limit
+    double least = 0, least_best = 0, update = 0, update_best = 0;  // of the ways to the limit
     std::size_t ours = 0, last = 0;
     for (std::size_t i = 0; i < lanes.size(); ++i) {
         const lane& one = lanes[i];
         const double middle = median(one.seconds);
         if (one.peer() && (rival == nullptr || middle < median(rival->seconds))) rival = &one;
-        if (one.who == nullptr) {
+        if (one.who == nullptr && what.bound == bound::updating && update == 0) {
+            update = middle;
+            update_best = smallest(one.seconds);
+        } else if (one.who == nullptr) {
             least = least == 0 ? middle : std::min(least, middle);
             least_best = least_best == 0 ? smallest(one.seconds) : std::min(least_best, smallest(one.seconds));
         }
@@ -161,8 +176,9 @@ void contests::conclude(const contest& what, const std::vector<lane>& lanes) {
             out.theirs_best = smallest(rival->seconds);
             out.peer_error = rival->error;
         }
-        out.limit = least;
-        out.limit_best = least_best;
+        out.limit = what.bound == bound::updating ? update : least;
+        out.limit_best = what.bound == bound::updating ? update_best : least_best;
+        out.read = what.bound == bound::updating ? least : 0;
         if (what.bound == bound::f32 || what.bound == bound::int8) {
             const peaks& peak = peaks_.at(one.who->name);
             out.limit = what.cost.flops / (what.bound == bound::f32 ? peak.f32 : peak.int8) / static_cast<double>(what.threads);
@@ -214,7 +230,9 @@ void contests::print_figures() const {
             std::printf("figure %s.%s %.4g\n", name.c_str(), what, value);
         };
         if (s.limit > 0) figure("fraction", s.fraction());
+        if (s.read > 0) figure("read_fraction", s.read / s.ours);
         if (s.theirs > 0) figure("vs_ggml", s.ratio());
+        if (s.token_share > 0) figure("token_share", s.token_share);
         if (s.threads == 1) continue;
         // Several threads are disturbed more easily: the best round tells what is possible.
         if (s.limit > 0) figure("best_fraction", s.limit_best / s.ours_best);
@@ -246,6 +264,7 @@ json contests::as_json() const {
                                       {"ggml_by", s.peer},
                                       {"limit", name_of(s.bound)},
                                       {"limit_us", s.limit * 1e6},
+                                      {"token_share", s.token_share},
                                       {"error", s.error},
                                       {"ggml_error", s.peer_error}});
     return out;

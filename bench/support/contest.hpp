@@ -25,7 +25,7 @@ struct contender {
     bool ours = true;                            ///< else the peer's
     std::size_t calls = 1;                       ///< how often `run` computes the operator
     std::function<fg::status()> run;             ///< one timed piece
-    std::function<std::vector<float>()> result;  ///< what `run` left, in the order of contest::want
+    std::function<std::vector<float>()> result;  ///< what `run` left
     double tolerance = 0;                        ///< largest difference, relative to the root mean square of what is wanted
 };
 
@@ -40,9 +40,17 @@ struct contest {
     bool for_each_isa = false;  ///< its figures name the instruction set; else they are those of the most able one
     bool by_threads = false;    ///< its figures name the number of threads
     bench::bound bound = bench::bound::none;
-    work cost{};  ///< of one call
-    std::vector<double> want{};
+    work cost{};                         ///< of one call
+    std::vector<std::size_t> checked{};  ///< elements of a result that are compared; empty: all
+    std::vector<double> want{};          ///< what these are, or what all are
     std::vector<contender> contenders{};
+
+    /// Enters an object with `status run()` and `std::vector<float> result()`.
+    template <class Side>
+    void enter(std::string name, bool ours, std::shared_ptr<Side> side, double tolerance, std::size_t calls = 1) {
+        contenders.push_back(
+            {std::move(name), ours, calls, [side] { return side->run(); }, [side] { return side->result(); }, tolerance});
+    }
 };
 
 /// How one of ours did beside the fastest of the peer's. Times are seconds a call; 0: there is none.
@@ -51,6 +59,8 @@ struct standing {
     std::size_t threads = 1, rounds = 0;
     bench::bound bound = bench::bound::none;
     double ours = 0, ours_best = 0, theirs = 0, theirs_best = 0, limit = 0, limit_best = 0;
+    double read = 0;                   ///< bound::updating: the time of reading as many bytes, which may be less
+    double token_share = 0;            ///< of the time of a decoded token; 0: unknown
     double error = 0, peer_error = 0;  ///< root mean square of the difference from what is wanted, relative
     bool main_figure = true, names_isa = false, names_threads = false;
 
@@ -72,7 +82,7 @@ public:
     /// Errors: those of the contenders.
     [[nodiscard]] fg::status hold(contest what);
 
-    [[nodiscard]] const std::vector<standing>& standings() const noexcept { return standings_; }
+    [[nodiscard]] std::vector<standing>& standings() noexcept { return standings_; }
     [[nodiscard]] bool all_right() const noexcept { return wrong_.empty(); }
     void print() const;
     void print_figures() const;
@@ -96,11 +106,7 @@ private:
 /// Words for `which` in tables.
 std::string_view name_of(bound which);
 
-/// Every `step`-th of so many, at least one: which results are compared where a reference for all would take too long.
-inline std::vector<std::size_t> sample(std::size_t count, std::size_t step) {
-    std::vector<std::size_t> out;
-    for (std::size_t i = 0; i < count; i += step) out.push_back(i);
-    return out;
-}
+/// Every `step`-th of so many: which results are compared where a reference for all would take too long.
+std::vector<std::size_t> sample(std::size_t count, std::size_t step);
 
 }  // namespace bench

@@ -10,10 +10,10 @@ fg::status measure_matvec(contests& all) {
         for (std::size_t threads = 1; threads <= all.most_threads(); ++threads) {
             product what{product_rows, product_cols, 1, copies_beyond_cache(w.view().bytes()), threads};
             what.x = normal(product_cols, 2);
-            what.checked = sample(product_rows, 31);
             contest out{fg::concat("matvec.", Format::name), "matvec", std::string(Format::name),
                         fg::concat(product_rows, 'x', product_cols)};
             out.for_each_isa = out.by_threads = true;
+            out.checked = sample(product_rows, 31);
             out.bound = bound::reading;
             out.cost = {static_cast<double>(w.view().bytes()), 2.0 * product_rows * product_cols};
             FRUGAL_TRY(hold_product(all, what, w, std::move(out)));

@@ -7,7 +7,12 @@
 
 #define FRUGAL_BENCH_OPERATORS(X) \
     X(matvec)                     \
-    X(matmul)
+    X(matmul)                     \
+    X(gated_delta_rule)           \
+    X(conv1d)                     \
+    X(attention)                  \
+    X(moe)                        \
+    X(small)
 
 namespace bench {
 

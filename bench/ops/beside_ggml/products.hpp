@@ -20,13 +20,6 @@ namespace bench {
 struct product {
     std::size_t rows, cols, tokens, copies, threads;
     std::vector<float> x{};
-    std::vector<std::size_t> checked{};  ///< elements of y that are compared
-
-    [[nodiscard]] std::vector<float> pick(const std::vector<float>& y) const {
-        std::vector<float> out;
-        for (const std::size_t i : checked) out.push_back(y[i]);
-        return out;
-    }
 };
 
 // Both sides may round activations to 8 bits in blocks: each is off by up to 1/254 of its block's largest, sums of thousands
@@ -53,7 +46,7 @@ public:
                                              std::span<const fg::matrix_view<float>>(y)));
         return {};
     }
-    [[nodiscard]] std::vector<float> result() const { return what_.pick(y_); }
+    [[nodiscard]] std::vector<float> result() const { return y_; }
 
 private:
     using device = fg::device::packed_cpu<Isa>;
@@ -80,7 +73,7 @@ public:
             if (!graph_.supported(y_)) return false;
             graph_.expand(y_);
         }
-        weights_.set(w.data, w.bytes());
+        for (std::size_t i = 0; i < what_.copies; ++i) weights_.set(i, w.data, w.bytes());
         FRUGAL_TRY(graph_.allocate());
         graph_.set(x_, what_.x.data(), what_.x.size());
         return true;
@@ -89,7 +82,7 @@ public:
     [[nodiscard]] std::vector<float> result() const {
         std::vector<float> y(what_.tokens * what_.rows);
         graph_.get(y_, y.data(), y.size());
-        return what_.pick(y);
+        return y;
     }
 
 private:
@@ -102,24 +95,20 @@ private:
 /// Holds `out` between our product in every instruction set and ggml's from every buffer. `w` holds what all copies hold.
 template <class Format>
 fg::status hold_product(contests& all, const product& what, const weights<Format>& w, contest out) {
-    const auto enter = [&](std::string name, bool ours, const auto& side) {
-        out.contenders.push_back({std::move(name), ours, what.copies, [side] { return side->run(); },
-                                  [side] { return side->result(); }, product_tolerance});
-    };
     out.threads = what.threads;
-    for (const std::size_t i : what.checked) out.want.push_back(w.dot(i % what.rows, what.x.data() + i / what.rows * what.cols));
+    for (const std::size_t i : out.checked) out.want.push_back(w.dot(i % what.rows, what.x.data() + i / what.rows * what.cols));
     fg::status packed;
     for_each_isa([&]<class Isa>(fg::type_tag<Isa>) {
         const auto ours = std::make_shared<our_product<Isa>>(what, what.threads);
         if (packed) packed = ours->pack(w.view());
-        enter(std::string(Isa::name), true, ours);
+        out.enter(std::string(Isa::name), true, ours, product_tolerance, what.copies);
     });
     FRUGAL_TRY(std::move(packed));
     if (all.peer() != nullptr)
         for (const auto& [name, where] : all.peer()->weight_buffers()) {
             const auto theirs = std::make_shared<peer_product>(*all.peer(), what, static_cast<peer::ggml_type>(Format::type));
             FRUGAL_TRY_ASSIGN(const bool present, theirs->place(where, w.view()));
-            if (present) enter(name, false, theirs);
+            if (present) out.enter(name, false, theirs, product_tolerance, what.copies);
         }
     return all.hold(std::move(out));
 }
