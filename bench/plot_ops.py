@@ -1,4 +1,5 @@
-"""Draws operators beside ggml's, and writes them as a table: the ratio of times, and the share of the machine's limit."""
+"""Draws operators beside ggml's, and writes them as a table: the ratio of times, and the share of the machine's limit. How speed
+grows with the batch is a drawing of its own."""
 import os
 
 import matplotlib.pyplot as plt
@@ -52,9 +53,46 @@ def table(rows, subtitle, notes):
     return "\n".join(lines) + "\n"
 
 
+def draw_batch(rows, subtitle, path):
+    """Tokens a second through one product, against the tokens that share a pass over its weights."""
+    last = {key: list(by_isa.values())[-1] for key, by_isa in merged(rows).items()}  # of the most able instruction set
+    figure, axis = plt.subplots(figsize=(7.5, 4.6))
+    for threads in sorted({key[3] for key in last}):
+        points = [(int(key[2].rsplit("x", 1)[1]), row) for key, row in last.items() if key[3] == threads]
+        words = f"{threads} thread" + ("" if threads == 1 else "s")
+        for side, style, name in (("ours_us", "-", f"frugal, {points[0][1]['isa']}"), ("ggml_us", "--", "ggml's best")):
+            line = [(tokens, tokens * 1e6 / row[side]) for tokens, row in points if row[side] > 0]
+            if line:
+                axis.plot(*zip(*line), style, marker="o", markersize=4, color=COLOURS[threads % len(COLOURS)],
+                          label=f"{name}, {words}")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_xlabel("tokens in the batch", fontsize=8)
+    axis.set_ylabel("tokens a second", fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, frameon=False)
+    row = rows[0]
+    axis.set_title(f"A product {row['shape'].rsplit('x', 1)[0]} in {row['format']}, weights not in the cache", fontsize=10, loc="left")
+    figure.text(0.02, 0.01, subtitle, fontsize=6, color="dimgray")
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
 def draw(ops, title, subtitle, path):
-    """ops: {"rows": […], "notes": […]}. Writes `path`, and the table beside it with the ending .md."""
+    """ops: {"rows": […], "notes": […]}. Writes `path`, beside it the table with the ending .md, and …_batch.svg."""
     rows = ops["rows"]
+    if not rows:
+        raise ValueError("no operator was measured")
+    stem = os.path.splitext(path)[0]
+    with open(stem + ".md", "w", encoding="utf-8") as file:
+        file.write(table(rows, subtitle, ops["notes"]))
+    batch = [row for row in rows if row["operator"] == "batch"]
+    if batch:
+        draw_batch(batch, subtitle, stem + "_batch.svg")
+    rows = [row for row in rows if row["operator"] != "batch"] or rows
     contests = merged(rows)
     isas = list(dict.fromkeys(row["isa"] for row in rows))
     colours = dict(zip(isas, COLOURS))
@@ -98,5 +136,3 @@ def draw(ops, title, subtitle, path):
     figure.text(0.01, 1 - 0.38 / height, subtitle, fontsize=7, color="dimgray", va="top")
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / height))
     figure.savefig(path, format="svg", metadata={"Date": None})
-    with open(os.path.splitext(path)[0] + ".md", "w", encoding="utf-8") as file:
-        file.write(table(rows, subtitle, ops["notes"]))

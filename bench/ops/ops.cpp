@@ -23,7 +23,7 @@ bool wanted(std::string_view name) {
 
 fg::status run(json& out) {
     FRUGAL_TRY(fg::device::select_isa<fg::isa::all>());
-    contests all(std::max(std::size_t{2}, executor().concurrency()), 1.0);
+    contests all(std::max(std::size_t{2}, executor().concurrency()), 0.7);
 #define FRUGAL_MEASURE_OPERATOR(name) \
     if (wanted(#name)) FRUGAL_TRY(measure_##name(all));
     FRUGAL_BENCH_OPERATORS(FRUGAL_MEASURE_OPERATOR)

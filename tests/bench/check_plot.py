@@ -103,8 +103,10 @@ def main():
         alone = {**row, "operator": "norm", "threads": 2, "ggml_us": 0, "ggml_by": "", "limit": "", "limit_us": 0,
                  "token_share": 0.012}
         with open(ops, "w", encoding="utf-8") as file:
+            batch = [{**row, "operator": "batch", "shape": f"64x32x{tokens}", "ours_us": us}
+                     for tokens, us in ((1, 50.0), (16, 100.0))]
             json.dump({"context": {"read_gigabytes_per_second": "9", "read_gigabytes_per_second_2": "15"},
-                       "ops": {"rows": [row, alone], "notes": ["something"]}}, file)
+                       "ops": {"rows": [row, alone, *batch], "notes": ["something"]}}, file)
         assert run(ops, target).returncode == 0
         with open(target, encoding="utf-8") as file:
             drawing = file.read()
@@ -116,6 +118,11 @@ def main():
                             "1.0e-03, 2.0e-03 |"), table[2]
         assert table[3] == "| norm q4_k | 64x32 | 2 | avx2 | 50 µs | – | – | – | – | 1.2 % of a token | 1.0e-03 |", table[3]
         assert table[-1] == "Left out, its result is wrong: something"
+        assert "batch" not in drawing
+        with open(os.path.join(folder, "out_batch.svg"), encoding="utf-8") as file:
+            drawing = file.read()
+        for wanted in ("frugal, avx2, 1 thread", "ggml's best, 1 thread", "A product 64x32 in q4_k", "tokens in the batch"):
+            assert wanted in drawing, wanted
 
         assert run(source, target, "--filter", "embedding").returncode == 0
         with open(target, encoding="utf-8") as file:

@@ -8,6 +8,7 @@
 #define FRUGAL_BENCH_OPERATORS(X) \
     X(matvec)                     \
     X(matmul)                     \
+    X(batch)                      \
     X(gated_delta_rule)           \
     X(conv1d)                     \
     X(attention)                  \
