@@ -93,7 +93,8 @@ def draw(ops, title, subtitle, path):
     if batch:
         draw_batch(batch, subtitle, stem + "_batch.svg")
     rows = [row for row in rows if row["operator"] != "batch"] or rows
-    contests = merged(rows)
+    contests = {key: by_isa for key, by_isa in merged(rows).items()
+                if any(ratio(row) or share(row) for row in by_isa.values())} or merged(rows)
     isas = list(dict.fromkeys(row["isa"] for row in rows))
     colours = dict(zip(isas, COLOURS))
     step = 0.14 * len(isas) + 0.1  # inches

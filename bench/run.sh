@@ -72,6 +72,7 @@ result=0
 : >"$build/figures.txt"
 for group in $chosen; do
     code=0
+    rm -f "$build/$group.json"
     "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" \
         >"$build/$group.txt" 2>"$build/$group.err" || code=$?
     grep -v '^figure ' "$build/$group.txt" || :
