@@ -6,13 +6,14 @@
 # FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
 # FRUGAL_BENCH_BUILD the build folder (build/bench). There lie, named after the group, the JSON and what bench/plot.py draws of it.
 # Groups with a peer (ops, qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
+# The group model does the same with all of llama.cpp (FRUGAL_PEER_LLAMA), and writes its model files there.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
 
 case "${1:-}" in
     '' | -h | --help)
-        sed -n '2,8s/^# \{0,1\}//p' "$0"
+        sed -n '2,9s/^# \{0,1\}//p' "$0"
         echo "groups:" $groups
         exit 0
         ;;
@@ -57,6 +58,22 @@ case " $(echo $chosen) " in
                 FRUGAL_PEER=none
             }
             export FRUGAL_PEER
+        fi
+        ;;
+esac
+
+case " $(echo $chosen) " in
+    *" model "*)
+        FRUGAL_BENCH_FOLDER=${FRUGAL_BENCH_FOLDER:-$build}
+        export FRUGAL_BENCH_FOLDER
+        if [ -z "${FRUGAL_PEER_LLAMA:-}" ]; then
+            # shellcheck disable=SC2086
+            need $packages_peer
+            FRUGAL_PEER_LLAMA=$(sh "$root/bench/peer/get_llama.sh" "$build/peer") || {
+                echo "llama.cpp could not be built; going on without it" >&2
+                FRUGAL_PEER_LLAMA=none
+            }
+            export FRUGAL_PEER_LLAMA
         fi
         ;;
 esac
