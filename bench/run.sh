@@ -13,7 +13,7 @@ groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt"
 
 case "${1:-}" in
     '' | -h | --help)
-        sed -n '2,9s/^# \{0,1\}//p' "$0"
+        sed -n '2,10s/^# \{0,1\}//p' "$0"
         echo "groups:" $groups
         exit 0
         ;;
