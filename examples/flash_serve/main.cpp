@@ -30,7 +30,10 @@ result<std::unique_ptr<runner::engine>> make_engine(const arguments& args, const
                                                     device::executor_ref executor) {
     runner::engine_options options = args.model.engine();
     options.images.source_unneeded = [](std::span<const std::byte> part) { io::mapped_file::advise(part, io::access::done); };
-    if (args.device == "cpu") return runner::make_engine(file, executor, options);
+    if (args.device == "cpu") {
+        options.exact = true;
+        return runner::make_engine(file, executor, options);
+    }
     if (args.device == "packed") return runner::make_packed_engine(file, executor, options);
 #if defined(FRUGAL_EXAMPLE_NPU)
     return runner::make_emulated_npu_engine(file, executor, options, false, 0);
@@ -100,7 +103,9 @@ int main(int argc, char** argv) {
     args.model.add_to(app);
     app.add_option("-p,--prompt", args.prompts, "a request; may be given several times (default: lines of standard input)");
     args.generation.add_to(app);
-    app.add_option("--device", args.device, "packed: images in host memory; npu: on an emulated NPU; cpu: straight from the file")
+    app.add_option(
+           "--device", args.device,
+           "packed: images in host memory, activations in 8 bits; npu: on an emulated NPU; cpu: straight from the file, in f32")
         ->check(CLI::IsMember({"packed", "npu", "cpu"}))
         ->capture_default_str();
     app.add_flag("--chat", args.chat, "wrap each request in the model's chat template");

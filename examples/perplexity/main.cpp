@@ -23,7 +23,8 @@ result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
         }
         std::int64_t value = 0;
         const std::size_t start = i;
-        for (; i < text.size() && text[i] >= '0' && text[i] <= '9' && value <= 0x7FFFFFFF; ++i) value = value * 10 + (text[i] - '0');
+        for (; i < text.size() && text[i] >= '0' && text[i] <= '9' && value <= 0x7FFFFFFF; ++i)
+            value = value * 10 + (text[i] - '0');
         if (i == start || value > 0x7FFFFFFF) return fail(errc::invalid_argument, "not a token id at byte ", start);
         out.push_back(static_cast<std::int32_t>(value));
     }
@@ -83,8 +84,8 @@ status run(const arguments& args) {
         std::fprintf(stderr, "[%zu/%zu] %.4f\n", w + 1, windows, std::exp(total / static_cast<double>(predicted)));
     }
     const double mean = total / static_cast<double>(predicted);
-    std::printf("windows %zu of %zu tokens, %zu predictions, mean nll %.6f, perplexity %.5f\n", windows, args.window, predicted, mean,
-                std::exp(mean));
+    std::printf("windows %zu of %zu tokens, %zu predictions, mean nll %.6f, perplexity %.5f\n", windows, args.window, predicted,
+                mean, std::exp(mean));
     return {};
 }
 

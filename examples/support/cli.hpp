@@ -21,7 +21,7 @@ struct model_arguments {
     std::size_t threads = 0;
     std::size_t context = 0;
     int qsa_ratio = -1;
-    bool check_tensors = false, allow_paging = false;
+    bool check_tensors = false, allow_paging = false, exact = false;
 
     void add_to(CLI::App& app) {
         app.add_option("-m,--model", model,
@@ -32,6 +32,7 @@ struct model_arguments {
             ->capture_default_str();
         app.add_option("--qsa-ratio", qsa_ratio, "QSA compress ratio in place of the file's; 0: dense attention")
             ->check(CLI::Range(0, 1 << 20));
+        app.add_flag("--exact", exact, "multiply straight from the file, activations in f32 (default for GGUF: images, 8 bits)");
         app.add_flag("--check-tensors", check_tensors, "decode every weight once and refuse NaN and infinity");
         app.add_flag("--allow-paging", allow_paging, "run a model that is larger than memory");
     }
@@ -44,6 +45,7 @@ struct model_arguments {
         out.max_tokens = context;
         out.qsa_ratio = ratio();
         out.check_tensors = check_tensors;
+        out.exact = exact;
         return out;
     }
 };

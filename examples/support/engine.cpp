@@ -21,6 +21,7 @@ FRUGAL_CPU_ISAS(FRUGAL_DECLARE_ENGINE)
 
 result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor,
                                             const engine_options& options) {
+    if (file.gguf && !options.exact) return make_packed_engine(file, executor, options);
     std::unique_ptr<engine> out;
     FRUGAL_TRY(device::dispatch<isa::all>([&]<class Isa>(type_tag<Isa>) -> status {
         FRUGAL_TRY_ASSIGN(out, make_engine_for<Isa>(file, executor, options));

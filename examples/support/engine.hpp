@@ -28,6 +28,8 @@ struct engine_options {
     std::size_t checkpoints = 0;
     std::optional<std::size_t> qsa_ratio;
     bool check_tensors = false;
+    /// Of make_engine: weights straight from the file and activations as they are, where images and 8 bits would be faster.
+    bool exact = false;
     frugal::model::weight_store_options images{};  ///< for devices that keep weight images
 };
 
@@ -56,11 +58,11 @@ public:
 };
 
 /// Loads the model of `file` (which must outlive the engine) with kernels of the instruction set that the machine, or the
-/// environment variable FRUGAL_ISA, chooses.
+/// environment variable FRUGAL_ISA, chooses. GGUF files go to make_packed_engine, unless options.exact.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_engine(const model_file& file, frugal::device::executor_ref executor,
                                                                   const engine_options& options);
 
-/// The same with weight images in host memory (device::packed_cpu). The file must be GGUF.
+/// The same with weight images in host memory (device::packed_cpu) and activations in 8 bits. The file must be GGUF.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_packed_engine(const model_file& file,
                                                                          frugal::device::executor_ref executor,
                                                                          const engine_options& options);

@@ -1,6 +1,6 @@
 // flags: -mno-avx
 // fails NEEDS_AVX2: frugal: isa::avx2 kernels need -mavx2 -mfma -mf16c in this translation unit; add the flags, use isa::native, or link frugal::kernels and choose at run time
-// fails NEEDS_AVX512: frugal: isa::avx512 kernels need -march=x86-64-v4 in this translation unit; add the flags, use isa::native, or link frugal::kernels and choose at run time
+// fails NEEDS_AVX512: frugal: isa::avx512 kernels need -march=x86-64-v4 -mavx512vnni in this translation unit; add the flags, use isa::native, or link frugal::kernels and choose at run time
 #include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/quant/formats.hpp"
 

@@ -2,7 +2,7 @@
 /// What the processor and the operating system offer, asked at run time.
 ///
 /// Own CPUID reads rather than __builtin_cpu_supports: clang 14 does not know "f16c" there, and the builtin does not name
-/// all that -march=x86-64-v4 lets the compiler use. Forced inline: the answers are needed in differently flagged objects.
+/// all that -march=x86-64-v4 -mavx512vnni lets the compiler use. Forced inline: the answers are needed in differently flagged objects.
 #include "frugal/core/config.hpp"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -49,20 +49,20 @@ FRUGAL_ALWAYS_INLINE unsigned saved_state() noexcept {
            detail::has_bits(detail::saved_state(), xmm_ymm);
 }
 
-/// All of x86-64-v4 (AVX-512 F, BW, CD, DQ, VL and what v3 has), and the operating system saves the 512-bit registers.
-[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_x86_64_v4() noexcept {
+/// All of x86-64-v4 (AVX-512 F, BW, CD, DQ, VL and what v3 has) and VNNI, and the operating system saves the 512-bit registers.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx512() noexcept {
     constexpr unsigned movbe = 1u << 22, lzcnt = 1u << 5, bmi1 = 1u << 3, bmi2 = 1u << 8;
-    constexpr unsigned f = 1u << 16, dq = 1u << 17, cd = 1u << 28, bw = 1u << 30, vl = 1u << 31;
+    constexpr unsigned f = 1u << 16, dq = 1u << 17, cd = 1u << 28, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
     constexpr unsigned xmm_ymm_zmm = 0xE6;
     return has_avx2() && detail::has_bits(detail::leaf(1).c, movbe) && detail::has_bits(detail::leaf(0x80000001u).c, lzcnt) &&
            detail::has_bits(detail::leaf(7).b, bmi1 | bmi2 | f | dq | cd | bw | vl) &&
-           detail::has_bits(detail::saved_state(), xmm_ymm_zmm);
+           detail::has_bits(detail::leaf(7).c, vnni) && detail::has_bits(detail::saved_state(), xmm_ymm_zmm);
 }
 
 #else
 
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx2() noexcept { return false; }
-[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_x86_64_v4() noexcept { return false; }
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx512() noexcept { return false; }
 
 #endif
 

@@ -11,17 +11,18 @@
 #include "frugal/device/cpu/cpuid.hpp"
 
 /// X(tag, bytes of a vector register, needs at compile time, probe at run time), from the least to the most able.
-#define FRUGAL_CPU_ISAS(X)                                                     \
-    X(baseline, 16, true, true)                                                \
-    X(avx2, 32, FRUGAL_HAS_AVX2, ::frugal::device::cpuid::has_avx2())          \
-    X(avx512, 64, FRUGAL_HAS_AVX512, ::frugal::device::cpuid::has_x86_64_v4())
+#define FRUGAL_CPU_ISAS(X)                                            \
+    X(baseline, 16, true, true)                                       \
+    X(avx2, 32, FRUGAL_HAS_AVX2, ::frugal::device::cpuid::has_avx2()) \
+    X(avx512, 64, FRUGAL_HAS_AVX512, ::frugal::device::cpuid::has_avx512())
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define FRUGAL_HAS_AVX2 true
 #else
 #define FRUGAL_HAS_AVX2 false
 #endif
-#if FRUGAL_HAS_AVX2 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#if FRUGAL_HAS_AVX2 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
+    defined(__AVX512VNNI__)
 #define FRUGAL_HAS_AVX512 true
 #else
 #define FRUGAL_HAS_AVX512 false
@@ -31,10 +32,10 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace isa {
 
-#define FRUGAL_DEFINE_ISA(tag, bytes, compiled, supported)      \
-    struct tag {                                                \
-        static constexpr std::string_view name = #tag;          \
-        static constexpr std::size_t vector_bytes = bytes;      \
+#define FRUGAL_DEFINE_ISA(tag, bytes, compiled, supported) \
+    struct tag {                                           \
+        static constexpr std::string_view name = #tag;     \
+        static constexpr std::size_t vector_bytes = bytes; \
     };
 FRUGAL_CPU_ISAS(FRUGAL_DEFINE_ISA)
 #undef FRUGAL_DEFINE_ISA
@@ -79,10 +80,10 @@ template <tag Isa>
 FRUGAL_NAMESPACE_END
 
 /// Kernel definitions check that the flags of their translation unit suit the tag; the message says what to do.
-#define FRUGAL_REQUIRE_ISA_FLAGS(Isa)                                                                               \
-    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx2> || FRUGAL_HAS_AVX2,                                     \
-                  "frugal: isa::avx2 kernels need -mavx2 -mfma -mf16c in this translation unit; "                   \
-                  "add the flags, use isa::native, or link frugal::kernels and choose at run time");                \
-    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx512> || FRUGAL_HAS_AVX512,                                 \
-                  "frugal: isa::avx512 kernels need -march=x86-64-v4 in this translation unit; "                    \
+#define FRUGAL_REQUIRE_ISA_FLAGS(Isa)                                                                         \
+    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx2> || FRUGAL_HAS_AVX2,                               \
+                  "frugal: isa::avx2 kernels need -mavx2 -mfma -mf16c in this translation unit; "             \
+                  "add the flags, use isa::native, or link frugal::kernels and choose at run time");          \
+    static_assert(!std::is_same_v<Isa, ::frugal::isa::avx512> || FRUGAL_HAS_AVX512,                           \
+                  "frugal: isa::avx512 kernels need -march=x86-64-v4 -mavx512vnni in this translation unit; " \
                   "add the flags, use isa::native, or link frugal::kernels and choose at run time")

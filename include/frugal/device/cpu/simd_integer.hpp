@@ -30,7 +30,7 @@ using ints = typename integers<Isa>::type;
 /// What quad_dots adds to codes before they are multiplied: it wants unsigned ones.
 template <class Isa, bool Signed>
 inline constexpr int code_bias = 0;
-#if FRUGAL_HAS_AVX512 && defined(__AVX512VNNI__)
+#if FRUGAL_HAS_AVX512
 template <class Isa>
     requires(Isa::vector_bytes == 64)
 inline constexpr int code_bias<Isa, true> = 128;
@@ -72,7 +72,7 @@ FRUGAL_ALWAYS_INLINE void in_order(Register& value) noexcept {
 template <class Isa, bool Signed, int Most, std::size_t Quads, std::size_t Tokens>
 FRUGAL_ALWAYS_INLINE void quad_dots(const std::uint8_t* codes, const std::int8_t* const (&x)[Tokens],
                                     ints<Isa> (&sums)[Tokens][16 / width<Isa>]) noexcept {
-#if FRUGAL_HAS_AVX512 && defined(__AVX512VNNI__)
+#if FRUGAL_HAS_AVX512
     if constexpr (Isa::vector_bytes == 64) {
         for (std::size_t t = 0; t < Tokens; ++t) sums[t][0] = ints<Isa>{};
         for (std::size_t q = 0; q < Quads; ++q) {
@@ -85,35 +85,6 @@ FRUGAL_ALWAYS_INLINE void quad_dots(const std::uint8_t* codes, const std::int8_t
                     _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums[t][0]), c, _mm512_set1_epi32(four)));
             }
         }
-        return;
-    }
-#endif
-#if FRUGAL_HAS_AVX512
-    if constexpr (Isa::vector_bytes == 64) {
-        constexpr std::size_t run = detail::pairs_in_16_bits(Signed ? 127 : Most, Quads);
-        detail::unrolled<Quads / run>([&](auto first) __attribute__((always_inline)) {
-            __m512i pairs[Tokens];
-            detail::unrolled<run>([&](auto q) __attribute__((always_inline)) {
-                constexpr std::size_t quad = decltype(first)::value * run + decltype(q)::value;
-                const __m512i c = _mm512_loadu_si512(codes + 64 * quad);
-                const __m512i magnitude = Signed ? _mm512_abs_epi8(c) : c;
-                const __mmask64 negative = Signed ? _mm512_movepi8_mask(c) : __mmask64{0};
-                for (std::size_t t = 0; t < Tokens; ++t) {
-                    std::int32_t four;
-                    std::memcpy(&four, x[t] + 4 * quad, sizeof(four));
-                    __m512i value = _mm512_set1_epi32(four);
-                    if constexpr (Signed) value = _mm512_mask_sub_epi8(value, negative, _mm512_setzero_si512(), value);
-                    const __m512i products = _mm512_maddubs_epi16(magnitude, value);
-                    pairs[t] = q == 0 ? products : _mm512_add_epi16(pairs[t], products);
-                    detail::in_order(pairs[t]);
-                }
-            });
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                const auto sum = reinterpret_cast<ints<Isa>>(_mm512_madd_epi16(pairs[t], _mm512_set1_epi16(1)));
-                sums[t][0] = first == 0 ? sum : sums[t][0] + sum;
-                detail::in_order(sums[t][0]);
-            }
-        });
         return;
     }
 #endif

@@ -86,11 +86,13 @@ struct plane_codes {
     FRUGAL_ALWAYS_INLINE static void pack(const std::uint8_t (&codes)[panel_codes], std::byte* to) noexcept {
         for (std::size_t i = 0; i < low_bytes; ++i)
             to[i] = static_cast<std::byte>((codes[i] & 0xFu) | ((codes[i + low_bytes] & 0xFu) << 4));
-        for (std::size_t i = 0; i < high_bytes; ++i) {
-            unsigned packed = 0;
-            for (std::size_t part = 0; part < 8 / Above; ++part)
-                packed |= (static_cast<unsigned>(codes[part * high_bytes + i]) >> 4) << (Above * part);
-            to[low_bytes + i] = static_cast<std::byte>(packed);
+        if constexpr (Above != 0) {
+            for (std::size_t i = 0; i < high_bytes; ++i) {
+                unsigned packed = 0;
+                for (std::size_t part = 0; part < 8 / Above; ++part)
+                    packed |= (static_cast<unsigned>(codes[part * high_bytes + i]) >> 4) << (Above * part);
+                to[low_bytes + i] = static_cast<std::byte>(packed);
+            }
         }
     }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static const std::uint8_t* unpack(const std::byte* from, std::uint8_t* room) noexcept {

@@ -30,9 +30,18 @@ struct scalar_panel {
     FRUGAL_ALWAYS_INLINE static void pack(const std::byte* const (&rows)[panel_rows], std::size_t cols, std::byte* out) noexcept {
         constexpr bool same = Format::block_size == 1 && Format::block_bytes == sizeof(Scalar);
         static_assert(same || std::is_same_v<Scalar, float>, "frugal: formats are decoded into panels of f32");
+        std::size_t begin = 0;
+        if constexpr (same && pair * sizeof(Scalar) == 4) {
+            // Four columns (or pairs) of four rows at a time, turned in registers.
+            bool whole = true;
+            for (const std::byte* row : rows) whole = whole && row != nullptr;
+            constexpr std::size_t step = 4 * pair;
+            for (; whole && begin + step <= cols; begin += step)
+                for (std::size_t r = 0; r < panel_rows; r += 4) transpose(rows + r, begin * sizeof(Scalar), r, begin, out);
+        }
         for (std::size_t r = 0; r < panel_rows; ++r) {
             if (rows[r] == nullptr) continue;
-            for (std::size_t c = 0; c < cols; c += Format::block_size) {
+            for (std::size_t c = begin; c < cols; c += Format::block_size) {
                 const std::byte* block = rows[r] + c / Format::block_size * Format::block_bytes;
                 if constexpr (same) {
                     std::memcpy(out + index(r, c) * sizeof(Scalar), block, sizeof(Scalar));
@@ -69,6 +78,20 @@ struct scalar_panel {
                     out[k][r] = to_float(value);
                 }
         }
+    }
+
+private:
+    /// 4 x 4 words from `offset` bytes on in four rows to columns (or pairs) from k on of rows from r on.
+    FRUGAL_ALWAYS_INLINE static void transpose(const std::byte* const* rows, std::size_t offset, std::size_t r, std::size_t k,
+                                               std::byte* out) noexcept {
+        typedef std::uint32_t words __attribute__((vector_size(16)));
+        words in[4];
+        for (std::size_t i = 0; i < 4; ++i) std::memcpy(&in[i], rows[i] + offset, sizeof(words));
+        const words a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5), b = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+        const words c = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5), d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+        const words turned[4] = {__builtin_shufflevector(a, c, 0, 1, 4, 5), __builtin_shufflevector(a, c, 2, 3, 6, 7),
+                                 __builtin_shufflevector(b, d, 0, 1, 4, 5), __builtin_shufflevector(b, d, 2, 3, 6, 7)};
+        for (std::size_t i = 0; i < 4; ++i) std::memcpy(out + index(r, k + i * pair) * sizeof(Scalar), &turned[i], sizeof(words));
     }
 };
 
