@@ -2,7 +2,8 @@
 // Writes GGUF files of models with the shapes of real ones and random weights.
 //
 // Weights are drawn once a format and row length and repeated: what a product costs does not depend on them. They are scaled so
-// that activations keep their size from layer to layer, which is what a comparison of logits needs.
+// that what all layers add to the stream is about as large as the embedding, as in a model before its training: then rounding
+// is not amplified from layer to layer, and one layer that is wrong still shows in the logits.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -98,7 +100,7 @@ public:
     /// Random weights of F, rows of sizes[0], the deviation 1 / sqrt(sizes[0]) times `gain`.
     template <class F>
     void weights(const std::string& name, std::vector<std::size_t> sizes, float gain = 1.0f) {
-        auto& pool = pools_[{static_cast<int>(F::type), sizes[0]}];
+        auto& pool = pools_[{static_cast<int>(F::type), sizes[0], gain}];
         if (!pool) {
             // A prime number of blocks, so that rows differ from their neighbours.
             pool = std::make_shared<const std::vector<std::byte>>(
@@ -194,7 +196,7 @@ private:
     std::string architecture_, content_;
     std::size_t entries_ = 0;
     std::vector<tensor> tensors_;
-    std::map<std::pair<int, std::size_t>, std::shared_ptr<const std::vector<std::byte>>> pools_;
+    std::map<std::tuple<int, std::size_t, float>, std::shared_ptr<const std::vector<std::byte>>> pools_;
     std::mt19937 random_{1};
 };
 
@@ -261,6 +263,7 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
     }
 
     const std::size_t width = m.streams * m.hidden;
+    const float unit = std::sqrt(static_cast<float>(m.hidden)), share = 1 / std::sqrt(2 * static_cast<float>(m.layers));
     const auto mixer = [&](const std::string& prefix, bool inject) {
         out.values(prefix + "_norm.weight", {width}, 1.0f, 0.05f);
         out.weights<q4_k>(prefix + "_down.weight", {width, m.mix_rank});
@@ -268,22 +271,22 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
         if (inject) out.weights<q4_k>(prefix + "_inject.weight", {width, m.streams});
     };
     if (experts) {
-        out.weights<q4_k>("token_embd.weight", {m.hidden, m.vocabulary}, 20.0f);
+        out.weights<q4_k>("token_embd.weight", {m.hidden, m.vocabulary}, unit);
         out.weights<q6_k>("output.weight", {m.hidden, m.vocabulary});
         mixer("output_hc", false);
         out.weights<q8_0>("per_layer_token_embd.weight", {ngram_row, offsets.back() + sizes.back()});
     } else {
-        out.weights<q6_k>("token_embd.weight", {m.hidden, m.vocabulary});
+        out.weights<q6_k>("token_embd.weight", {m.hidden, m.vocabulary}, unit);
         out.values("output_norm.weight", {m.hidden}, 1.0f, 0.05f);
     }
     for (std::size_t i = 0; i < m.layers; ++i) {
         const std::string block = fg::concat("blk.", i, ".");
         // Half of some tensors have more bits, as in real files.
-        const auto more = [&](const std::string& name, const std::vector<std::size_t>& size) {
+        const auto more = [&](const std::string& name, const std::vector<std::size_t>& size, float gain = 1.0f) {
             if (i % 2 == 0)
-                out.weights<q6_k>(block + name, size);
+                out.weights<q6_k>(block + name, size, gain);
             else
-                out.weights<q4_k>(block + name, size);
+                out.weights<q4_k>(block + name, size, gain);
         };
         if (experts) {
             mixer(block + "hc_attn", true);
@@ -301,12 +304,12 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
             out.values(block + "ssm_dt.bias", {m.value_heads}, 0.0f, 0.5f);
             out.values(block + "ssm_a", {m.value_heads}, -1.0f, 0.1f);
             out.values(block + "ssm_norm.weight", {state}, 1.0f, 0.05f);
-            out.weights<q4_k>(block + "ssm_out.weight", {value_dim, m.hidden});
+            out.weights<q4_k>(block + "ssm_out.weight", {value_dim, m.hidden}, share);
         } else {
             out.weights<q4_k>(block + "attn_q.weight", {m.hidden, 2 * m.heads * m.head_dim});
             out.weights<q4_k>(block + "attn_k.weight", {m.hidden, m.kv_heads * m.head_dim});
             more("attn_v.weight", {m.hidden, m.kv_heads * m.head_dim});
-            out.weights<q4_k>(block + "attn_output.weight", {m.heads * m.head_dim, m.hidden});
+            out.weights<q4_k>(block + "attn_output.weight", {m.heads * m.head_dim, m.hidden}, share);
             out.values(block + "attn_q_norm.weight", {m.head_dim}, 1.0f, 0.05f);
             out.values(block + "attn_k_norm.weight", {m.head_dim}, 1.0f, 0.05f);
             if (experts) {
@@ -319,7 +322,7 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
         if (!experts) {
             out.weights<q4_k>(block + "ffn_gate.weight", {m.hidden, m.intermediate});
             out.weights<q4_k>(block + "ffn_up.weight", {m.hidden, m.intermediate});
-            more("ffn_down.weight", {m.intermediate, m.hidden});
+            more("ffn_down.weight", {m.intermediate, m.hidden}, share);
             continue;
         }
         if (i == 1) {
@@ -333,11 +336,11 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
         out.values(block + "ffn_gate_inp.weight", {m.hidden, m.experts}, 0.0f, 1.0f / std::sqrt(static_cast<float>(m.hidden)));
         out.weights<q4_k>(block + "ffn_gate_exps.weight", {m.hidden, m.expert_intermediate, m.experts});
         out.weights<q4_k>(block + "ffn_up_exps.weight", {m.hidden, m.expert_intermediate, m.experts});
-        out.weights<q5_0>(block + "ffn_down_exps.weight", {m.expert_intermediate, m.hidden, m.experts});
+        out.weights<q5_0>(block + "ffn_down_exps.weight", {m.expert_intermediate, m.hidden, m.experts}, share);
         out.values(block + "ffn_gate_inp_shexp.weight", {m.hidden}, 0.0f, 1.0f / std::sqrt(static_cast<float>(m.hidden)));
         out.weights<q4_k>(block + "ffn_gate_shexp.weight", {m.hidden, m.expert_intermediate});
         out.weights<q4_k>(block + "ffn_up_shexp.weight", {m.hidden, m.expert_intermediate});
-        out.weights<q5_0>(block + "ffn_down_shexp.weight", {m.expert_intermediate, m.hidden});
+        out.weights<q5_0>(block + "ffn_down_shexp.weight", {m.expert_intermediate, m.hidden}, share);
     }
     return out.write(path);
 }
