@@ -10,6 +10,9 @@ namespace runner {
 
 using namespace frugal;
 
+// Those that have been compiled.
+using engine_isas = type_list<FRUGAL_ENGINE_ISAS>;
+
 #define FRUGAL_DECLARE_ENGINE(tag, bytes, compiled, supported)                                                                 \
     template <>                                                                                                                \
     result<std::unique_ptr<engine>> make_engine_for<isa::tag>(const model_file&, device::executor_ref, const engine_options&); \
@@ -23,7 +26,7 @@ result<std::unique_ptr<engine>> make_engine(const model_file& file, device::exec
                                             const engine_options& options) {
     if (file.gguf && !options.exact) return make_packed_engine(file, executor, options);
     std::unique_ptr<engine> out;
-    FRUGAL_TRY(device::dispatch<isa::all>([&]<class Isa>(type_tag<Isa>) -> status {
+    FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
         FRUGAL_TRY_ASSIGN(out, make_engine_for<Isa>(file, executor, options));
         return {};
     }));
@@ -34,7 +37,7 @@ result<std::unique_ptr<engine>> make_packed_engine(const model_file& file, devic
                                                    const engine_options& options) {
     if (!file.gguf) return fail(errc::unsupported, "weight images are made from GGUF files only");
     std::unique_ptr<engine> out;
-    FRUGAL_TRY(device::dispatch<isa::all>([&]<class Isa>(type_tag<Isa>) -> status {
+    FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
         FRUGAL_TRY_ASSIGN(out, make_packed_engine_for<Isa>(file, executor, options));
         return {};
     }));

@@ -10,8 +10,7 @@ namespace runner {
 
 using namespace frugal;
 
-// Hosts of NPUs have AVX2; the baseline is for forcing it.
-using host_isas = type_list<isa::baseline, isa::avx2>;
+using host_isas = type_list<FRUGAL_ENGINE_ISAS>;
 template <>
 result<std::unique_ptr<engine>> make_npu_engine_for<isa::baseline>(const model_file&, device::executor_ref, const engine_options&,
                                                                    bool, device::xrt_options);

@@ -159,7 +159,7 @@ TEST_CASE("an architecture that is not ours is named") {
 
 TEST_CASE("config.json: wrong types and missing keys are named") {
     const golden_model golden("models/qwen4_exp");
-    const auto whole = golden.data.params().at("config");
+    const auto whole = nlohmann::json::parse(golden.data.params().at("config").text());
     const auto fails = [&](const nlohmann::json& changed) {
         auto sizes = model::read_config(changed.dump(), golden.file);
         if (!sizes) return sizes.error();

@@ -118,7 +118,7 @@ struct golden_model {
 
     explicit golden_model(const std::string& name)
         : data(name), file(must(frugal::io::safetensors_file::open(std::string(FRUGAL_TEST_DATA "/") + name + ".safetensors"))) {
-        sizes = must(frugal::model::read_config(data.params().at("config").dump(), file));
+        sizes = must(frugal::model::read_config(data.params().at("config").text(), file));
     }
     template <class Spec, class Isa, class... Option>
     auto run(frugal::model::state_options options, frugal::device::executor_ref executor = {}) const {

@@ -1,18 +1,18 @@
 #pragma once
 /// Reads golden vectors: one case a .safetensors file with its roles, parameters and tolerances in the metadata.
-/// Deliberately apart from io/safetensors.hpp, which is itself under test.
+/// Deliberately apart from io/safetensors.hpp, which is itself under test. The JSON library stays in golden.cpp, since what it
+/// instantiates takes longer to compile than most tests.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace test {
@@ -21,70 +21,61 @@ struct tolerance {
     double atol = 0, rtol = 0;
 };
 
+/// A value among the parameters of a golden file, which must outlive it. Throws where it is of another type than asked for.
+class parameter {
+public:
+    explicit parameter(const void* node) : node_(node) {}
+    [[nodiscard]] parameter at(const std::string& key) const;
+    [[nodiscard]] bool contains(const std::string& key) const;
+    /// As JSON text.
+    [[nodiscard]] std::string text() const;
+    /// For the types that golden.cpp names.
+    template <class T>
+    [[nodiscard]] T get() const;
+    template <class T>
+        requires(std::is_arithmetic_v<T>)
+    operator T() const {  // NOLINT: implicit by design, as a JSON value converts
+        return get<T>();
+    }
+    friend bool operator==(const parameter& p, const char* text) { return p.get<std::string>() == text; }
+    friend bool operator==(const parameter& p, std::size_t number) { return p.get<std::size_t>() == number; }
+
+private:
+    const void* node_;
+};
+
 class golden {
 public:
     /// `name` without folder prefix and extension: "gdn/gates". Throws if the file is missing or broken.
     explicit golden(const std::string& name) : golden(name, std::string(FRUGAL_TEST_DATA "/") + name + ".safetensors") {}
-    golden(std::string name, const std::string& path) : name_(std::move(name)) {
-        std::ifstream in(path, std::ios::binary);
-        if (!in) throw std::runtime_error("cannot open golden file " + path);
-        raw_.assign(std::istreambuf_iterator<char>(in), {});
-        std::uint64_t size = 0;
-        std::memcpy(&size, raw_.data(), 8);
-        header_ = nlohmann::json::parse(raw_.begin() + 8, raw_.begin() + 8 + static_cast<std::ptrdiff_t>(size));
-        start_ = 8 + size;
-        if (header_.contains("__metadata__"))
-            for (const char* key : {"params", "tensors", "tol"})
-                if (header_["__metadata__"].contains(key))
-                    meta_[key] = nlohmann::json::parse(header_["__metadata__"][key].get<std::string>());
-    }
+    golden(std::string name, const std::string& path);
 
     [[nodiscard]] const std::string& name() const { return name_; }
-    [[nodiscard]] const nlohmann::json& params() const { return meta_.at("params"); }
-    [[nodiscard]] bool has(const std::string& tensor) const { return header_.contains(tensor); }
-    [[nodiscard]] std::vector<std::string> tensors() const {
-        std::vector<std::string> out;
-        for (const auto& [key, value] : header_.items())
-            if (key != "__metadata__") out.push_back(key);
-        return out;
-    }
-    [[nodiscard]] std::vector<std::size_t> shape(const std::string& tensor) const {
-        return header_.at(tensor).at("shape").get<std::vector<std::size_t>>();
-    }
-    [[nodiscard]] std::string dtype(const std::string& tensor) const { return header_.at(tensor).at("dtype"); }
+    [[nodiscard]] parameter params() const;
+    [[nodiscard]] bool has(const std::string& tensor) const;
+    [[nodiscard]] std::vector<std::string> tensors() const;
+    [[nodiscard]] std::vector<std::size_t> shape(const std::string& tensor) const;
+    [[nodiscard]] std::string dtype(const std::string& tensor) const;
     /// The elements; T must match the stored type's size.
     template <class T>
     [[nodiscard]] std::vector<T> get(const std::string& tensor) const {
-        const auto& offsets = header_.at(tensor).at("data_offsets");
-        const std::size_t begin = offsets[0], end = offsets[1];
-        std::vector<T> out((end - begin) / sizeof(T));
-        if (!out.empty()) std::memcpy(out.data(), raw_.data() + start_ + begin, end - begin);
+        const std::span<const char> stored = bytes(tensor);
+        std::vector<T> out(stored.size() / sizeof(T));
+        if (!out.empty()) std::memcpy(out.data(), stored.data(), stored.size());
         return out;
     }
     [[nodiscard]] std::vector<float> f32(const std::string& tensor) const { return get<float>(tensor); }
     [[nodiscard]] std::vector<std::int64_t> i64(const std::string& tensor) const { return get<std::int64_t>(tensor); }
 
     /// Advised tolerance of a tensor: its exact name, then `prefix_*` patterns, then `*`.
-    [[nodiscard]] tolerance tol(const std::string& tensor) const {
-        const auto& all = meta_.at("tol");
-        if (all.contains(tensor)) return read(all.at(tensor));
-        const nlohmann::json* best = nullptr;
-        std::size_t length = 0;
-        for (const auto& [key, value] : all.items())
-            if (key.size() > 1 && key.back() == '*' && tensor.rfind(key.substr(0, key.size() - 1), 0) == 0 && key.size() > length) {
-                best = &value;
-                length = key.size();
-            }
-        return read(best != nullptr ? *best : all.at("*"));
-    }
+    [[nodiscard]] tolerance tol(const std::string& tensor) const;
 
 private:
-    static tolerance read(const nlohmann::json& value) { return {value.at("atol").get<double>(), value.at("rtol").get<double>()}; }
+    struct content;
+    [[nodiscard]] std::span<const char> bytes(const std::string& tensor) const;
 
     std::string name_;
-    std::vector<char> raw_;
-    nlohmann::json header_, meta_;
-    std::size_t start_ = 0;
+    std::shared_ptr<const content> content_;
 };
 
 /// |got - want| <= atol + rtol * |want| everywhere, same NaN and infinity; reports the worst element once.

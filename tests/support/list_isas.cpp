@@ -1,11 +1,6 @@
-// Run while the build is configured: prints the instruction sets of this machine as a list of types.
+// Run while the build is configured: prints the names of this machine's instruction sets, from the least to the most able.
 #include <cstdio>
-#include <string>
 
 #include "frugal/device/cpu/dispatch.hpp"
 
-int main() {
-    std::string out = "frugal::isa::";
-    for (const char c : frugal::device::supported_isas()) out += c == ' ' ? std::string(",frugal::isa::") : std::string(1, c);
-    std::fputs(out.c_str(), stdout);
-}
+int main() { std::fputs(frugal::device::supported_isas().c_str(), stdout); }
