@@ -107,7 +107,7 @@ class typed_run final : public own_run {
 public:
     using formats = fg::quant::list<fg::quant::f32, fg::quant::f16, fg::quant::bf16, fg::quant::q4_k, fg::quant::q6_k,
                                     fg::quant::q5_0, fg::quant::q8_0>;
-    using device_type = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::quant::q8_activations>;
+    using device_type = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
     using model_type = fg::model::transformer<Spec, fg::model::convention::gguf, fg::policies<device_type, formats>>;
 
     [[nodiscard]] static fg::result<std::unique_ptr<own_run>> open(const fg::io::gguf_file& file, std::size_t context,

@@ -65,11 +65,11 @@ void add_format() {
         for (std::size_t tokens : {std::size_t{1}, std::size_t{32}}) {
             if (tokens > 1 && !in_batches<Format>) continue;
             const std::string shape = fg::concat(rows, 'x', cols, 'x', tokens);
-            add_case<product<Isa, Format, fg::quant::f32_activations>>(name("matmul", Format::name, Isa::name, shape), Isa::name,
-                                                                       tokens);
+            add_case<product<Isa, Format, fg::device::f32_activations>>(name("matmul", Format::name, Isa::name, shape), Isa::name,
+                                                                        tokens);
             if constexpr (fg::quant::coded_layout<fg::quant::panel_of<Format>>)
-                add_case<product<Isa, Format, fg::quant::q8_activations>>(name("matmul_q8", Format::name, Isa::name, shape),
-                                                                          Isa::name, tokens);
+                add_case<product<Isa, Format, fg::device::q8_activations>>(name("matmul_q8", Format::name, Isa::name, shape),
+                                                                           Isa::name, tokens);
         }
     });
 }

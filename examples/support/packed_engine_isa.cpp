@@ -12,7 +12,7 @@ template <>
 result<std::unique_ptr<engine>> make_packed_engine_for<isa::FRUGAL_ENGINE_ISA>(const model_file& file,
                                                                                device::executor_ref executor,
                                                                                const engine_options& options) {
-    using device_type = device::packed_cpu<isa::FRUGAL_ENGINE_ISA, counters_on, quant::all, quant::q8_activations>;
+    using device_type = device::packed_cpu<isa::FRUGAL_ENGINE_ISA, counters_on, quant::all, device::q8_activations>;
     return make_any_engine<model::convention::gguf>(*file.gguf, file.sizes, std::make_unique<device_type>(executor), options);
 }
 

@@ -6,9 +6,9 @@
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
 #define FRUGAL_INSTANTIATE_FOR(format, activations)                                                                   \
-    template void matmul_panels<isa::FRUGAL_KERNEL_ISA, quant::format, quant::activations>(                           \
+    template void matmul_panels<isa::FRUGAL_KERNEL_ISA, quant::format, device::activations>(                          \
         const quant::panel_view&, const prepared_activations&, matrix_view<float>, std::size_t, std::size_t, float*); \
-    template void matmul_rows<isa::FRUGAL_KERNEL_ISA, quant::format, quant::activations>(                             \
+    template void matmul_rows<isa::FRUGAL_KERNEL_ISA, quant::format, device::activations>(                            \
         const quant::weight_view&, const prepared_activations&, matrix_view<float>, std::size_t, std::size_t, float*);
 #define FRUGAL_INSTANTIATE(format)                  \
     FRUGAL_INSTANTIATE_FOR(format, f32_activations) \
@@ -18,6 +18,5 @@ FRUGAL_FORMATS(FRUGAL_INSTANTIATE)
 #undef FRUGAL_INSTANTIATE_FOR
 template void quantize_rows<isa::FRUGAL_KERNEL_ISA>(const prepared_activations&, std::int8_t*, float*, std::int16_t*, std::size_t,
                                                     std::size_t);
-template void sum_groups<isa::FRUGAL_KERNEL_ISA>(const prepared_activations&, float*, std::size_t, std::size_t);
 }  // namespace ops::cpu
 FRUGAL_NAMESPACE_END

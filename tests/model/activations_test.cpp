@@ -1,6 +1,6 @@
 // Perplexity with activations in 8 bits, on every instruction set: within 0.5 % of llama.cpp's figure for the same file, as with
 // activations in f32, and within 0.3 % of that.
-#include "frugal/quant/activations.hpp"
+#include "frugal/device/cpu/activations.hpp"
 #include "isa.hpp"
 #include "perplexity.hpp"
 
@@ -26,9 +26,9 @@ template <class Spec>
 void check_file(const std::string& name, const std::string& path, double want) {
     const gguf_model file(path);
     test::for_each_isa([&]<class Isa>(type_tag<Isa>) {
-        const double rounded = perplexity_with<Spec, Isa, quant::q8_activations>(file, name);
+        const double rounded = perplexity_with<Spec, Isa, device::q8_activations>(file, name);
         check_within(rounded, want, 0.005);
-        check_within(rounded, perplexity_with<Spec, Isa, quant::f32_activations>(file, name), 0.003);
+        check_within(rounded, perplexity_with<Spec, Isa, device::f32_activations>(file, name), 0.003);
     });
 }
 

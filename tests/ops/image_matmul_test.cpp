@@ -75,10 +75,31 @@ TEST_CASE("image_matmul: the bits of matmul, for any number of rows, tokens and 
                     device_type parallel(threads);
                     check_against_matmul(parallel, {&w.view, 1}, 2);
                 };
-                check(frugal::type_tag<quant::f32_activations>{});
-                check(frugal::type_tag<quant::q8_activations>{});
+                check(frugal::type_tag<device::f32_activations>{});
+                check(frugal::type_tag<device::q8_activations>{});
             });
         }
+    });
+}
+
+TEST_CASE("activations in f32: the bits of the product with the decoded weights") {
+    test::for_each_format([]<class Format>(frugal::type_tag<Format>) {
+        const part w = random_part<Format>(19, 8);
+        const auto decoded = quant::dequantize<quant::all>(w.view);
+        REQUIRE(decoded.has_value());
+        const auto plain = quant::make_weight_view<quant::all>(quant::f32::type, std::as_bytes(std::span(*decoded)), 19, cols);
+        REQUIRE(plain.has_value());
+        test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
+            device::cpu<Isa> dev;
+            workspace scratch;
+            for (const std::size_t tokens : {1u, 7u}) {
+                const auto x = test::random_floats(tokens * cols, 3);
+                std::vector<float> got(tokens * 19), want(tokens * 19);
+                REQUIRE(ops::matmul<quant::all>(dev, scratch, w.view, {x.data(), tokens, cols}, {got.data(), tokens, 19}));
+                REQUIRE(ops::matmul<quant::all>(dev, scratch, *plain, {x.data(), tokens, cols}, {want.data(), tokens, 19}));
+                CHECK(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
+            }
+        });
     });
 }
 

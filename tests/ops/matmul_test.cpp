@@ -31,10 +31,10 @@ enum class product { f32, q8 };
 template <class Isa, class F, class... Argument>
 void with_device(product which, F&& f, Argument&... argument) {
     if (which == product::f32) {
-        device::cpu<Isa, frugal::counters_on, quant::f32_activations> dev(argument...);
+        device::cpu<Isa, frugal::counters_on, device::f32_activations> dev(argument...);
         f(dev);
     } else {
-        device::cpu<Isa, frugal::counters_on, quant::q8_activations> dev(argument...);
+        device::cpu<Isa, frugal::counters_on, device::q8_activations> dev(argument...);
         f(dev);
     }
 }

@@ -80,7 +80,7 @@ std::vector<double> reference(const inputs& in, std::size_t t) {
 /// `batch` tokens a call, all tokens a run.
 template <class Isa>
 class our_experts {
-    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::quant::q8_activations>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
 
 public:
     our_experts(std::shared_ptr<const inputs> in, const fg::layer::moe_weights& weights, std::size_t batch, std::size_t threads)

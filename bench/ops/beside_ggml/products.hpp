@@ -49,7 +49,7 @@ public:
     [[nodiscard]] std::vector<float> result() const { return y_; }
 
 private:
-    using device = fg::device::packed_cpu<Isa, fg::counters_off, fg::quant::all, fg::quant::q8_activations>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, fg::quant::all, fg::device::q8_activations>;
     const product& what_;
     device device_;
     fg::workspace scratch_;

@@ -5,10 +5,10 @@
 #include <type_traits>
 
 #include "frugal/core/counters.hpp"
+#include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/executor.hpp"
 #include "frugal/device/cpu/isa.hpp"
 #include "frugal/device/target.hpp"
-#include "frugal/quant/activations.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -17,7 +17,7 @@ namespace device {
 /// CPU target: kernels of one instruction set, tasks on the given executor, counting as the policy says, products with
 /// activations in the given form.
 template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off,
-          quant::activation_policy Activations = quant::default_activations>
+          device::activation_policy Activations = device::default_activations>
 class cpu {
 public:
     using isa = Isa;
@@ -61,7 +61,7 @@ concept cpu_target = target<D> && isa::tag<typename D::isa> && requires(D& d, st
 namespace detail {
 template <class Device>
 struct activations_of {
-    using type = quant::default_activations;
+    using type = device::default_activations;
 };
 template <class Device>
     requires requires { typename Device::activations; }

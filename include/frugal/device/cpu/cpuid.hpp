@@ -2,7 +2,8 @@
 /// What the processor and the operating system offer, asked at run time.
 ///
 /// Own CPUID reads rather than __builtin_cpu_supports: clang 14 does not know "f16c" there, and the builtin does not name
-/// all that -march=x86-64-v4 -mavx512vnni lets the compiler use. Forced inline: the answers are needed in differently flagged objects.
+/// all that -march=x86-64-v4 -mavx512vnni lets the compiler use. Forced inline: the answers are needed in differently flagged
+/// objects.
 #include "frugal/core/config.hpp"
 
 #if defined(__x86_64__) || defined(__i386__)

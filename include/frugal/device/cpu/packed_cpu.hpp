@@ -20,7 +20,7 @@ namespace device {
 /// as from the file's blocks. Once an image is there, the file's blocks are not read again.
 /// Formats: those that it packs; a list of your own formats may stand here.
 template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off, quant::format_list Formats = quant::all,
-          quant::activation_policy Activations = quant::default_activations>
+          device::activation_policy Activations = device::default_activations>
 class packed_cpu : public cpu<Isa, Counters, Activations> {
 public:
     using image = quant::panel_weights;

@@ -7,9 +7,9 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/matmul/activations_cpu.hpp"
-#include "frugal/quant/activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -55,11 +55,6 @@ template <device::cpu_target Device>
         out.codes = codes.data();
         out.scales = scales.data();
         out.code_sums = sums.data();
-    } else {
-        FRUGAL_TRY_ASSIGN(const auto sums, scratch.matrix(x.rows(), out.groups));
-        dev.run_ranges(x.rows(), 16,
-                       [&](std::size_t begin, std::size_t end) { ops::cpu::sum_groups<isa>(out, sums.data(), begin, end); });
-        out.group_sums = sums.data();
     }
     return out;
 }

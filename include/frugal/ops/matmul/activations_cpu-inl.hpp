@@ -1,7 +1,6 @@
 #pragma once
 #include <cstring>
 
-#include "frugal/device/cpu/simd.hpp"
 #include "frugal/ops/matmul/activations_cpu.hpp"
 #include "frugal/quant/activation.hpp"
 
@@ -22,19 +21,6 @@ void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* sca
             std::memcpy(codes + at * quant::panel_group, block.codes, sizeof(block.codes));
             scales[at] = block.scale;
             std::memcpy(sums + 2 * at, block.sums, sizeof(block.sums));
-        }
-}
-
-template <class Isa>
-void sum_groups(const prepared_activations& x, float* sums, std::size_t row_begin, std::size_t row_end) {
-    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t r = row_begin; r < row_end; ++r)
-        for (std::size_t g = 0; g < x.groups; ++g) {
-            const float* from = x.values + r * x.stride + g * quant::panel_group;
-            simd::vec<Isa> sum = simd::load<Isa>(from);
-            for (std::size_t k = simd::width<Isa>; k < quant::panel_group; k += simd::width<Isa>)
-                sum += simd::load<Isa>(from + k);
-            sums[r * x.groups + g] = simd::sum<Isa>(sum);
         }
 }
 

@@ -14,8 +14,6 @@ namespace ops {
 struct prepared_activations {
     std::size_t rows = 0, cols = 0, groups = 0, stride = 0;  ///< stride: floats from one row of `values` to the next
     const float* values = nullptr;
-    /// Sum of each group, at r * groups; only where the device does not quantise activations.
-    const float* group_sums = nullptr;
     // Only where the device quantises activations; row r of `codes` starts at r * groups * 32, of `scales` at r * groups, of
     // `code_sums` (of 16 codes each) at r * groups * 2.
     const std::int8_t* codes = nullptr;
@@ -27,7 +25,6 @@ struct prepared_activations {
         prepared_activations out = *this;
         out.rows = count;
         out.values += first * stride;
-        if (group_sums != nullptr) out.group_sums += first * groups;
         if (codes != nullptr) {
             out.codes += first * groups * quant::panel_group;
             out.scales += first * groups;
@@ -43,10 +40,6 @@ namespace cpu {
 template <class Isa>
 void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* scales, std::int16_t* sums, std::size_t row_begin,
                    std::size_t row_end);
-
-/// sums[r * x.groups + g] = sum of group g of row r, for row_begin <= r < row_end.
-template <class Isa>
-void sum_groups(const prepared_activations& x, float* sums, std::size_t row_begin, std::size_t row_end);
 
 }  // namespace cpu
 }  // namespace ops

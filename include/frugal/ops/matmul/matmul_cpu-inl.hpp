@@ -14,22 +14,26 @@ namespace ops::cpu {
 
 namespace detail {
 
-/// The levels of codes as floats.
-template <class Isa, class Kind>
-FRUGAL_ALWAYS_INLINE void levels_of_codes(const std::uint8_t* codes,
-                                          float (&out)[quant::panel_group][quant::panel_rows]) noexcept {
+/// The weights that codes stand for, with the bits that the format's own decoding gives them.
+template <class Isa, class Kind, bool HasOffsets>
+FRUGAL_ALWAYS_INLINE void decode_codes(const std::uint8_t* codes, const quant::group_scales& scales,
+                                       float (&out)[quant::panel_group][quant::panel_rows]) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     for (std::size_t k = 0; k < quant::panel_group; k += 4)
         for (std::size_t r = 0; r < quant::panel_rows; r += width) {
             simd::ints<Isa> quads;
             std::memcpy(&quads, codes + quant::code_index(r, k), sizeof(quads));
+            const simd::vec<Isa> scale = simd::load<Isa>(scales.scales[k / Kind::run] + r);
             for (int i = 0; i < 4; ++i) {
                 simd::ints<Isa> level;
                 if constexpr (Kind::is_signed)
                     level = (quads << (24 - 8 * i)) >> 24;
                 else
                     level = ((quads >> (8 * i)) & 0xFF) - Kind::offset;
-                simd::store<Isa>(out[k + static_cast<std::size_t>(i)] + r, __builtin_convertvector(level, simd::vec<Isa>));
+                simd::vec<Isa> value = __builtin_convertvector(level, simd::vec<Isa>) * scale;
+                // The product has at most 24 bits wherever there is an offset, so fusing changes nothing.
+                if constexpr (HasOffsets) value += simd::load<Isa>(scales.offsets + r);
+                simd::store<Isa>(out[k + static_cast<std::size_t>(i)] + r, value);
             }
         }
 }
@@ -84,50 +88,36 @@ FRUGAL_ALWAYS_INLINE void multiply_codes(const std::byte* panel, const prepared_
     }
 }
 
-/// A group of a panel as floats: its levels and scales, or its weights.
+/// The weights of a group of a panel.
 template <class Isa, class Layout>
 FRUGAL_ALWAYS_INLINE void decode_group(const std::byte* panel, std::size_t group,
-                                       float (&values)[quant::panel_group][quant::panel_rows], quant::group_scales& scales) {
+                                       float (&values)[quant::panel_group][quant::panel_rows]) {
     constexpr std::size_t groups = Layout::columns / quant::panel_group;
     prefetch_ahead<Layout::bytes / groups>(panel + group * (Layout::bytes / groups));
     const std::byte* block = panel + group / groups * Layout::bytes;
     if constexpr (quant::coded_layout<Layout>) {
         alignas(64) std::uint8_t room[quant::panel_codes];
+        quant::group_scales scales;
         const std::uint8_t* codes = Layout::codes(block, group % groups, room);
-        levels_of_codes<Isa, typename Layout::kind>(codes, values);
         Layout::scales(block, group % groups, scales);
+        decode_codes<Isa, typename Layout::kind, Layout::has_offsets>(codes, scales, values);
     } else {
         Layout::decode(block, values);
     }
 }
 
-/// How a layout enters products in f32.
-template <class Layout>
-struct float_kind {
-    static constexpr std::size_t run = 0;
-    static constexpr bool has_offsets = false;
-};
-template <quant::coded_layout Layout>
-struct float_kind<Layout> {
-    static constexpr std::size_t run = Layout::kind::run;
-    static constexpr bool has_offsets = Layout::has_offsets;
-};
-
 /// One panel times one row of x, in f32.
 template <class Isa, class Layout>
 FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const prepared_activations& x, std::size_t row,
                                                  float* sums) {
-    using kind = float_kind<Layout>;
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     simd::vec<Isa> total[1][registers];
     for (std::size_t v = 0; v < registers; ++v) total[0][v] = simd::vec<Isa>{};
     for (std::size_t g = 0; g < x.groups; ++g) {
         alignas(64) float values[quant::panel_group][quant::panel_rows];
-        quant::group_scales scales;
-        decode_group<Isa, Layout>(panel, g, values, scales);
+        decode_group<Isa, Layout>(panel, g, values);
         const float* const from[1] = {x.values + row * x.stride + g * quant::panel_group};
-        const float group_sums[1] = {kind::has_offsets ? x.group_sums[row * x.groups + g] : 0.0f};
-        add_float_group<Isa, kind::run, kind::has_offsets, 1>(values, scales, from, group_sums, total);
+        add_float_group<Isa, 1>(values, from, total);
     }
     for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
 }
@@ -136,15 +126,13 @@ FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const p
 template <class Isa, class Layout>
 FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared_activations& x, std::size_t row,
                                           std::size_t rows, float* sums) {
-    using kind = float_kind<Layout>;
     if (rows == 1) return multiply_floats_by_row<Isa, Layout>(panel, x, row, sums);
     float_groups w;
     for (std::size_t first = 0; first < x.groups; first += float_groups::most) {
         const std::size_t left = x.groups - first, count = left < float_groups::most ? left : float_groups::most;
-        for (std::size_t g = 0; g < count; ++g) decode_group<Isa, Layout>(panel, first + g, w.values[g], w.scales[g]);
+        for (std::size_t g = 0; g < count; ++g) decode_group<Isa, Layout>(panel, first + g, w.values[g]);
         for_each_tile<6>(rows, [&](auto tokens, std::size_t t) {
-            float_tile<Isa, kind::run, kind::has_offsets, decltype(tokens)::value>(w, count, x, row + t, first,
-                                                                                   sums + t * quant::panel_rows);
+            float_tile<Isa, decltype(tokens)::value>(w, count, x, row + t, first, sums + t * quant::panel_rows);
         });
     }
 }

@@ -2,9 +2,9 @@
 /// CPU kernels of products: a range of panels of 16 weight rows against all rows of activations.
 #include <cstddef>
 
+#include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/isa.hpp"
 #include "frugal/ops/matmul/activations_cpu.hpp"
-#include "frugal/quant/activations.hpp"
 #include "frugal/quant/panels.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
@@ -23,7 +23,7 @@ inline constexpr std::size_t panel_scratch = matmul_slice * quant::panel_rows;
 }
 
 /// y[t][r] = sum over c of w[r][c] * x[t][c] for the rows r of panels panel_begin <= p < panel_end and every row t of x;
-/// Activations: quant::f32_activations, or q8_activations where x has codes. Each sum runs in one order whatever the ranges and
+/// Activations: device::f32_activations, or q8_activations where x has codes. Each sum runs in one order whatever the ranges and
 /// the number of rows of x, so any split gives the same bits. `scratch`: panel_scratch floats of the caller's.
 template <class Isa, class Format, class Activations>
 void matmul_panels(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,

@@ -21,10 +21,9 @@ struct code_groups {
     alignas(64) std::uint8_t room[most][quant::panel_codes];
 };
 
-/// Groups of a panel as floats [column][row]; where the weights are codes, these are their levels.
+/// Groups of a panel as floats [column][row]: 8 KiB.
 struct float_groups {
     static constexpr std::size_t most = 4;
-    quant::group_scales scales[most];
     alignas(64) float values[most][quant::panel_group][quant::panel_rows];
 };
 
@@ -92,45 +91,29 @@ void code_tile(const code_groups& w, std::size_t count, const prepared_activatio
         for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);
 }
 
-/// total[t] += the product of one group of a panel with rows of activations in f32; x[t]: where row t has the group's columns,
-/// group_sums[t]: the sum of those. Run: columns that share a scale, 0 where the values are the weights themselves.
-template <class Isa, std::size_t Run, bool HasOffsets, std::size_t Tokens>
+/// total[t] += the product of one group of a panel with rows of activations in f32; x[t]: where row t has the group's columns.
+template <class Isa, std::size_t Tokens>
 FRUGAL_ALWAYS_INLINE void add_float_group(const float (&w)[quant::panel_group][quant::panel_rows],
-                                          const quant::group_scales& scales, const float* const (&x)[Tokens],
-                                          const float (&group_sums)[Tokens],
+                                          const float* const (&x)[Tokens],
                                           simd::vec<Isa> (&total)[Tokens][quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
-    constexpr std::size_t run = Run == 0 ? quant::panel_group : Run;
-    for (std::size_t begin = 0; begin < quant::panel_group; begin += run) {
-        simd::vec<Isa> dots[Tokens][registers];
-        for (std::size_t t = 0; t < Tokens; ++t)
-            for (std::size_t v = 0; v < registers; ++v) dots[t][v] = simd::vec<Isa>{};
-        for (std::size_t k = begin; k < begin + run; ++k) {
-            simd::vec<Isa> column[registers];
-            for (std::size_t v = 0; v < registers; ++v) column[v] = simd::load<Isa>(w[k] + v * width);
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
-                for (std::size_t v = 0; v < registers; ++v) dots[t][v] += column[v] * value;
-            }
-        }
-        for (std::size_t t = 0; t < Tokens; ++t)
-            for (std::size_t v = 0; v < registers; ++v) {
-                if constexpr (Run == 0)
-                    total[t][v] += dots[t][v];
-                else
-                    total[t][v] += dots[t][v] * simd::load<Isa>(scales.scales[begin / run] + v * width);
-            }
-    }
-    if constexpr (HasOffsets) {
+    simd::vec<Isa> dots[Tokens][registers];
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) dots[t][v] = simd::vec<Isa>{};
+    for (std::size_t k = 0; k < quant::panel_group; ++k) {
+        simd::vec<Isa> column[registers];
+        for (std::size_t v = 0; v < registers; ++v) column[v] = simd::load<Isa>(w[k] + v * width);
         for (std::size_t t = 0; t < Tokens; ++t) {
-            const simd::vec<Isa> of_x = simd::broadcast<Isa>(group_sums[t]);
-            for (std::size_t v = 0; v < registers; ++v) total[t][v] += simd::load<Isa>(scales.offsets + v * width) * of_x;
+            const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
+            for (std::size_t v = 0; v < registers; ++v) dots[t][v] += column[v] * value;
         }
     }
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) total[t][v] += dots[t][v];
 }
 
 /// code_tile in f32.
-template <class Isa, std::size_t Run, bool HasOffsets, std::size_t Tokens>
+template <class Isa, std::size_t Tokens>
 void float_tile(const float_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
                 float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
@@ -139,12 +122,8 @@ void float_tile(const float_groups& w, std::size_t count, const prepared_activat
         for (std::size_t v = 0; v < registers; ++v) total[t][v] = simd::load<Isa>(sums + t * quant::panel_rows + v * width);
     for (std::size_t g = 0; g < count; ++g) {
         const float* values[Tokens];
-        float group_sums[Tokens];
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            values[t] = x.values + (row + t) * x.stride + (first + g) * quant::panel_group;
-            group_sums[t] = HasOffsets ? x.group_sums[(row + t) * x.groups + first + g] : 0.0f;
-        }
-        add_float_group<Isa, Run, HasOffsets, Tokens>(w.values[g], w.scales[g], values, group_sums, total);
+        for (std::size_t t = 0; t < Tokens; ++t) values[t] = x.values + (row + t) * x.stride + (first + g) * quant::panel_group;
+        add_float_group<Isa, Tokens>(w.values[g], values, total);
     }
     for (std::size_t t = 0; t < Tokens; ++t)
         for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);

@@ -6,9 +6,9 @@
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace quant {
+namespace device {
 
-/// As they are: sums of f32 products. The default.
+/// As they are: f32 products with the decoded weights, with the bits that a matrix of these weights in f32 gives. The default.
 struct f32_activations {
     static constexpr bool quantized = false;
 };
@@ -21,13 +21,13 @@ struct q8_activations {
     static constexpr bool quantized = true;
 };
 
-/// quant::f32_activations or quant::q8_activations.
+/// device::f32_activations or device::q8_activations.
 template <class A>
 concept activation_policy = std::same_as<A, f32_activations> || std::same_as<A, q8_activations>;
 
 using default_activations = f32_activations;
-static_assert(activation_policy<default_activations>, "frugal: the default activations must model quant::activation_policy");
+static_assert(activation_policy<default_activations>, "frugal: the default activations must model device::activation_policy");
 
-}  // namespace quant
+}  // namespace device
 
 FRUGAL_NAMESPACE_END
