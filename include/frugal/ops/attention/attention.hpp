@@ -64,6 +64,7 @@ template <device::cpu_target Device, class Scalar>
     const std::size_t head_stride = q.cols() / shape.heads;
     const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
     const std::size_t partial = ops::cpu::attention_partial(shape.head_dim);
+    const std::size_t room = ops::cpu::attention_room<Scalar>(shape.head_dim);
 
     FRUGAL_TRY_ASSIGN(auto visible, scratch.array<std::size_t>(rows.size()));
     std::size_t most = 0;
@@ -75,7 +76,6 @@ template <device::cpu_target Device, class Scalar>
     const bool by_span = rows.size() * shape.kv_heads < threads && most > ops::cpu::attention_span;
     const std::size_t share = rows.size() * shape.kv_heads / threads;  // narrower tiles where threads would get none
     const std::size_t tile_rows = share < 1 ? 1 : (share < detail::attention_tile_rows ? share : detail::attention_tile_rows);
-    const std::size_t room = ops::cpu::attention_room(tile_rows * group, shape.head_dim);
     FRUGAL_TRY_ASSIGN(auto tiles, scratch.array<detail::attention_rows>(rows.size()));
     std::size_t tile_count = 0;
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -111,7 +111,7 @@ template <device::cpu_target Device, class Scalar>
     const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out,
                             float* step_room) {
         const std::size_t begin = span * ops::cpu::attention_span, end = begin + ops::cpu::attention_span;
-        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, keys, out, step_room);
+        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out, step_room);
     };
     const auto finish = [&](const detail::attention_rows& range, std::size_t kv_head, const float* from) {
         ops::cpu::finish_attention<isa>(from, range.count, group, shape.head_dim,

@@ -1,5 +1,4 @@
 #pragma once
-#include <cstddef>
 #include <type_traits>
 
 #include "frugal/device/cpu/simd.hpp"
@@ -14,111 +13,81 @@ namespace detail {
 
 inline constexpr float minus_infinity = -__builtin_huge_valf();
 
-/// Keys whose features stay in the first cache while all queries of a tile go over them.
-inline constexpr std::size_t attention_key_block = 8;
-
-/// Features of a row of keys or values as floats, padded with zeros to a whole number of registers.
-template <class Isa, class Scalar>
-FRUGAL_ALWAYS_INLINE void unpack_features(const typename stored_features<Scalar>::element* from, std::size_t dim,
-                                          float* to) noexcept {
-    if constexpr (stored_features<Scalar>::quantised) {
-        using format = typename stored_features<Scalar>::format;
-        for (std::size_t d = 0; d < dim; d += format::block_size, from += format::block_bytes)
-            format::decode(reinterpret_cast<const std::byte*>(from), to + d);
-    } else {
-        constexpr std::size_t width = simd::width<Isa>;
-        std::size_t d = 0;
-        for (; d + width <= dim; d += width) simd::store<Isa>(to + d, simd::load<Isa>(from + d));
-        if (d < dim) simd::store<Isa>(to + d, simd::load_some<Isa>(from + d, dim - d));
-    }
-}
-
-/// Rows of the step after this one, on their way from memory while this one is computed: a row at a time, evenly spread over the
-/// tiles of this step. Nothing else would fetch the rows of a list in time.
-template <class Element>
-struct rows_ahead {
-    const Element* rows[2 * attention_step];
-    std::size_t count = 0, bytes = 0;
-    std::size_t turns = 1, due = 0, next = 0;
-
-    /// One of `turns` calls.
-    FRUGAL_ALWAYS_INLINE void turn() noexcept {
-        for (due += count; due >= turns; due -= turns) {
-            const char* const row = reinterpret_cast<const char*>(rows[next++]);
-            for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-        }
-    }
-};
-
-/// Queries x keys dot products, those of a key side by side. One running register a product: the same bits in every tile shape.
-template <class Isa, std::size_t Queries, std::size_t Keys>
-FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const float* const* k, std::size_t dim, float* scores,
-                                     std::size_t scores_stride) noexcept {
+/// Queries x keys dot products. One running register a product: the same bits in every tile shape.
+template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar>
+FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Scalar* const* k, std::size_t dim,
+                                     float (&scores)[Queries][attention_step], std::size_t at) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     simd::vec<Isa> sums[Queries][Keys];
     for (std::size_t i = 0; i < Queries; ++i)  // not by an initialiser, which g++ makes a fill of memory
         for (std::size_t j = 0; j < Keys; ++j) sums[i][j] = simd::vec<Isa>{};
-    for (std::size_t d = 0; d < dim; d += width) {
+    std::size_t d = 0;
+    for (; d + width <= dim; d += width) {
         simd::vec<Isa> ks[Keys];
         for (std::size_t j = 0; j < Keys; ++j) ks[j] = simd::load<Isa>(k[j] + d);
         for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> qs = simd::load_once<Isa>(q + i * q_stride + d);
+            const simd::vec<Isa> qs = simd::load_once<Isa>(q[i] + d);
             for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * ks[j];
         }
     }
-    for (std::size_t j = 0; j < Keys; ++j)
-        for (std::size_t first = 0; first < Queries; first += width) {
-            simd::vec<Isa> some[width];
-            for (std::size_t i = 0; i < width; ++i)
-                if (first + i < Queries)
-                    some[i] = sums[first + i][j];
-                else
-                    some[i] = simd::vec<Isa>{};
-            simd::store<Isa>(scores + j * scores_stride + first, simd::sums<Isa>(some));
+    if (d < dim)
+        for (std::size_t i = 0; i < Queries; ++i) {
+            const simd::vec<Isa> qs = simd::load_some<Isa>(q[i] + d, dim - d);
+            for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[j] + d, dim - d);
         }
+    if constexpr (Queries * Keys < width / 2) {
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
+    } else {
+        constexpr std::size_t all = Queries * Keys, rounds = (all + width - 1) / width;
+        float totals[rounds * width];
+        for (std::size_t round = 0; round < rounds; ++round) {
+            simd::vec<Isa> some[width] = {};
+            for (std::size_t i = 0; i < width && round * width + i < all; ++i)
+                some[i] = sums[(round * width + i) / Keys][(round * width + i) % Keys];
+            simd::store<Isa>(totals + round * width, simd::sums<Isa>(some));
+        }
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = totals[i * Keys + j];
+    }
 }
 
-/// Out[i] += sum over keys from … to - 1, in this order, of weights[j][i] * v[j]; D registers of features at once.
-template <class Isa, std::size_t Queries, std::size_t D>
-FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float* weights, std::size_t weights_stride,
-                                          const float* v, std::size_t v_stride, std::size_t from, std::size_t to) noexcept {
+/// Out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once.
+template <class Isa, std::size_t Queries, std::size_t D, class Scalar>
+FRUGAL_ALWAYS_INLINE void accumulate_tile(float* const (&out)[Queries], const float* const (&weights)[Queries],
+                                          const Scalar* const* v, std::size_t from, std::size_t to,
+                                          std::size_t feature) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     simd::vec<Isa> sums[Queries][D];
     for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) sums[i][d] = simd::load<Isa>(out + i * out_stride + d * width);
+        for (std::size_t d = 0; d < D; ++d) sums[i][d] = simd::load<Isa>(out[i] + feature + d * width);
     for (std::size_t j = from; j < to; ++j) {
         simd::vec<Isa> vs[D];
-        for (std::size_t d = 0; d < D; ++d) vs[d] = simd::load<Isa>(v + j * v_stride + d * width);
+        for (std::size_t d = 0; d < D; ++d) vs[d] = simd::load<Isa>(v[j] + feature + d * width);
         for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[j * weights_stride + i]);
+            const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[i][j]);
             for (std::size_t d = 0; d < D; ++d) sums[i][d] += weight * vs[d];
         }
     }
     for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) simd::store<Isa>(out + i * out_stride + d * width, sums[i][d]);
+        for (std::size_t d = 0; d < D; ++d) simd::store<Isa>(out[i] + feature + d * width, sums[i][d]);
 }
 
-/// Calls body(first, integral constant) for tiles of 6, 4 or 1 queries that cover all.
-template <class Body>
-FRUGAL_ALWAYS_INLINE constexpr void for_each_query_tile(std::size_t queries, Body&& body) noexcept {
-    for (std::size_t i = 0; i < queries;) {
-        const std::size_t left = queries - i;
-        if (left >= 12 || left == 6 || left == 7) {
-            body(i, std::integral_constant<std::size_t, 6>{});
-            i += 6;
-        } else if (left >= 4) {
-            body(i, std::integral_constant<std::size_t, 4>{});
-            i += 4;
-        } else {
-            body(i++, std::integral_constant<std::size_t, 1>{});
-        }
+template <class Isa, std::size_t Queries, class Scalar>
+FRUGAL_ALWAYS_INLINE void accumulate(float* const (&out)[Queries], const float* const (&weights)[Queries], const Scalar* const* v,
+                                     std::size_t from, std::size_t to, std::size_t dim) noexcept {
+    constexpr std::size_t width = simd::width<Isa>, many = Queries == 1 ? 4 : 2;
+    if (from >= to) return;
+    std::size_t d = 0;
+    for (; d + many * width <= dim; d += many * width) accumulate_tile<Isa, Queries, many>(out, weights, v, from, to, d);
+    for (; d + width <= dim; d += width) accumulate_tile<Isa, Queries, 1>(out, weights, v, from, to, d);
+    if (d == dim) return;
+    for (std::size_t i = 0; i < Queries; ++i) {
+        simd::vec<Isa> sums = simd::load_some<Isa>(out[i] + d, dim - d);
+        for (std::size_t j = from; j < to; ++j)
+            sums += simd::broadcast<Isa>(weights[i][j]) * simd::load_some<Isa>(v[j] + d, dim - d);
+        simd::store_some<Isa>(out[i] + d, sums, dim - d);
     }
-}
-
-[[nodiscard]] constexpr std::size_t count_query_tiles(std::size_t queries) noexcept {
-    std::size_t count = 0;
-    for_each_query_tile(queries, [&](std::size_t, auto) { ++count; });
-    return count;
 }
 
 template <class Isa>
@@ -137,87 +106,107 @@ FRUGAL_ALWAYS_INLINE float exp_one(float x) noexcept {
     return lanes[0];
 }
 
-/// What a tile's queries have gathered over the steps of a span, and the room for a step.
-struct attention_state {
-    std::size_t queries, dim;  // dim: rounded up to whole registers
-    std::size_t q_stride, row_stride, scores_stride, partial_stride;
-    float *q, *scores, *most, *sums, *factors, *rows, *partial;
+/// Turns the raw scores of `count` keys of one query into weights relative to its greatest score so far, rescales what
+/// the query has gathered if that grew, and adds the weights to their sum. False if every key so far scored -inf.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE bool softmax_step(float (&scores)[attention_step], std::size_t count, float scale, float* partial,
+                                       std::size_t dim) noexcept {
+    constexpr std::size_t width = simd::width<Isa>;
+    for (std::size_t j = count; j < attention_step; ++j) scores[j] = minus_infinity;
+    const simd::vec<Isa> scales = simd::broadcast<Isa>(scale);
+    simd::vec<Isa> greatest = simd::broadcast<Isa>(minus_infinity);
+    for (std::size_t j = 0; j < attention_step; j += width) {
+        const simd::vec<Isa> scaled = simd::load<Isa>(scores + j) * scales;
+        simd::store<Isa>(scores + j, scaled);
+        greatest = simd::max<Isa>(scaled, greatest);
+    }
+    float lanes[width];
+    simd::store<Isa>(lanes, greatest);
+    float& sum = partial[dim];
+    float& most = partial[dim + 1];
+    float now = most;
+    for (std::size_t i = 0; i < width; ++i) now = lanes[i] > now ? lanes[i] : now;
+    if (now == minus_infinity) return false;
+    // The sum of the weights is scaled in one loop with the output, apart from the additions below: the compiler then
+    // cannot fuse a product and a sum in one caller and not in another.
+    if (now != most) scale_row<Isa>(partial, exp_one<Isa>(most - now), dim + 1);
+    most = now;
+    const simd::vec<Isa> shift = simd::broadcast<Isa>(now);
+    simd::vec<Isa> sums{};
+    for (std::size_t j = 0; j < attention_step; j += width) {
+        const simd::vec<Isa> weights = simd::exp<Isa>(simd::load<Isa>(scores + j) - shift);
+        simd::store<Isa>(scores + j, weights);
+        sums += weights;
+    }
+    sum += simd::sum<Isa>(sums);
+    return true;
+}
+
+/// The features of one head, `dim` of them, from a quantised format's blocks.
+template <class Format>
+FRUGAL_ALWAYS_INLINE void unpack_features(const std::int8_t* from, std::size_t dim, float* to) noexcept {
+    for (std::size_t d = 0; d < dim; d += Format::block_size, from += Format::block_bytes)
+        Format::decode(reinterpret_cast<const std::byte*>(from), to + d);
+}
+
+/// Rows of the step after this one, on their way from memory while this one is computed: rows of a list lie apart, and nothing
+/// else would fetch them in time.
+template <class Element>
+struct rows_ahead {
+    const Element *keys[attention_step], *values[attention_step];
+    std::size_t count = 0, bytes = 0;
+
+    FRUGAL_ALWAYS_INLINE void fetch(std::size_t j) const noexcept {
+        if (j >= count) return;
+        for (std::size_t at = 0; at < bytes; at += 64) {
+            __builtin_prefetch(reinterpret_cast<const char*>(keys[j]) + at, 0, 2);
+            __builtin_prefetch(reinterpret_cast<const char*>(values[j]) + at, 0, 2);
+        }
+    }
 };
 
-/// Turns the scores of a step into weights relative to each query's greatest score so far, rescales what a query has gathered if
-/// that grew, and adds the weights to their sum. False if a query has seen scores of -inf alone, whose weights are 0.
-template <class Isa>
-FRUGAL_ALWAYS_INLINE bool softmax_step(const attention_state& state, std::size_t keys) noexcept {
-    constexpr std::size_t width = simd::width<Isa>;
-    const simd::vec<Isa> lowest = simd::broadcast<Isa>(minus_infinity);
-    bool finite = true;
-    for (std::size_t first = 0; first < state.queries; first += width) {
-        const simd::vec<Isa> before = simd::load<Isa>(state.most + first);
-        simd::vec<Isa> now = before;
-        for (std::size_t j = 0; j < keys; ++j)
-            now = simd::max<Isa>(simd::load<Isa>(state.scores + j * state.scores_stride + first), now);
-        simd::store<Isa>(state.most + first, now);
-        // -inf less itself would be NaN.
-        const auto seen = now > lowest;
-        const auto shift = reinterpret_cast<simd::vec<Isa>>(reinterpret_cast<decltype(now > lowest)>(now) & seen);
-        const simd::vec<Isa> factor = simd::exp<Isa>(before - shift);
-        simd::vec<Isa> sums{};
-        for (std::size_t j = 0; j < keys; ++j) {
-            float* const at = state.scores + j * state.scores_stride + first;
-            const simd::vec<Isa> weights = simd::exp<Isa>(simd::load<Isa>(at) - shift);
-            simd::store<Isa>(at, weights);
-            sums += weights;
+/// One step of keys for queries first … first + Queries - 1 of the tile.
+template <class Isa, std::size_t Queries, class Scalar, class Element, class Ahead>
+FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin, std::size_t keys,
+                                      const Element* const* k, const Element* const* v, const Ahead& ahead,
+                                      float* partial) noexcept {
+    constexpr std::size_t together = Queries == 1 ? 4 : 2;
+    const std::size_t dim = tile.head_dim;
+    const float* q[Queries];
+    float* out[Queries];
+    std::size_t count[Queries], most = 0;
+    for (std::size_t i = 0; i < Queries; ++i) {
+        const std::size_t row = (first + i) / tile.heads, head = (first + i) % tile.heads;
+        q[i] = tile.queries + row * tile.row_stride + head * tile.head_stride;
+        out[i] = partial + (first + i) * attention_partial(dim);
+        const std::size_t left = tile.visible[row] > begin ? tile.visible[row] - begin : 0;
+        count[i] = left < keys ? left : keys;
+        most = count[i] > most ? count[i] : most;
+    }
+    if (most == 0) return;
+    float scores[Queries][attention_step];
+    std::size_t j = 0;
+    for (; j + together <= most; j += together) {
+        if (first == 0)  // once for all queries
+            for (std::size_t i = 0; i < together; ++i) ahead.fetch(j + i);
+        score_tile<Isa, Queries, together>(q, k + j, dim, scores, j);
+    }
+    for (; j < most; ++j) score_tile<Isa, Queries, 1>(q, k + j, dim, scores, j);
+    // Keys that a query does not see were scored with its neighbours; they are dropped here.
+    const float* weights[Queries];
+    std::size_t least = keys;
+    for (std::size_t i = 0; i < Queries; ++i) {
+        if (count[i] != 0 && !softmax_step<Isa>(scores[i], count[i], tile.scale, out[i], dim)) count[i] = 0;
+        weights[i] = scores[i];
+        least = count[i] < least ? count[i] : least;
+    }
+    accumulate<Isa, Queries>(out, weights, v, 0, least, dim);
+    if constexpr (Queries > 1)
+        for (std::size_t i = 0; i < Queries; ++i) {
+            float* const one_out[1] = {out[i]};
+            const float* const one_weights[1] = {weights[i]};
+            accumulate<Isa, 1>(one_out, one_weights, v, least, count[i], dim);
         }
-        simd::store<Isa>(state.sums + first, simd::load<Isa>(state.sums + first) * factor + sums);
-        simd::store<Isa>(state.factors + first, factor);
-    }
-    for (std::size_t i = 0; i < state.queries; ++i) {
-        if (state.factors[i] != 1.0f) scale_row<Isa>(state.partial + i * state.partial_stride, state.factors[i], state.dim);
-        finite = finite && state.most[i] != minus_infinity;
-    }
-    return finite;
-}
-
-/// Scores of a step's keys k.
-template <class Isa, class Ahead>
-FRUGAL_ALWAYS_INLINE void score_step(const attention_state& state, const float* const* k, std::size_t keys,
-                                     Ahead& ahead) noexcept {
-    for (std::size_t block = 0; block < keys; block += attention_key_block) {
-        const std::size_t end = block + attention_key_block < keys ? block + attention_key_block : keys;
-        for_each_query_tile(
-            state.queries, [&](std::size_t first, auto count) __attribute__((always_inline)) {
-                constexpr std::size_t many = decltype(count)::value, together = many == 1 ? 4 : 2;
-                const float* const q = state.q + first * state.q_stride;
-                float* const scores = state.scores + first;
-                std::size_t j = block;
-                for (; j + together <= end; j += together) {
-                    ahead.turn();
-                    score_tile<Isa, many, together>(q, state.q_stride, k + j, state.dim, scores + j * state.scores_stride,
-                                                    state.scores_stride);
-                }
-                for (; j < end; ++j)
-                    score_tile<Isa, many, 1>(q, state.q_stride, k + j, state.dim, scores + j * state.scores_stride,
-                                             state.scores_stride);
-            });
-    }
-}
-
-/// Adds the values of keys 0 … keys - 1 of a step.
-template <class Isa, class Ahead>
-FRUGAL_ALWAYS_INLINE void accumulate_step(const attention_state& state, std::size_t keys, Ahead& ahead) noexcept {
-    constexpr std::size_t width = simd::width<Isa>;
-    const auto features = [&](std::size_t d, auto registers) __attribute__((always_inline)) {
-        for_each_query_tile(
-            state.queries, [&](std::size_t first, auto count) __attribute__((always_inline)) {
-                ahead.turn();
-                accumulate_tile<Isa, decltype(count)::value, decltype(registers)::value>(
-                    state.partial + first * state.partial_stride + d, state.partial_stride, state.scores + first,
-                    state.scores_stride, state.rows + d, state.row_stride, 0, keys);
-            });
-    };
-    std::size_t d = 0;
-    for (; d + 2 * width <= state.dim; d += 2 * width) features(d, std::integral_constant<std::size_t, 2>{});
-    if (d < state.dim) features(d, std::integral_constant<std::size_t, 1>{});
 }
 
 /// 1 / (1 + exp(-x)) of every lane, without overflow.
@@ -235,119 +224,85 @@ FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
 }  // namespace detail
 
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t beyond, float* partial,
-                 float* room) {
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
+    const std::size_t dim = tile.head_dim, queries = tile.rows * tile.heads;
+    for (std::size_t i = 0; i < queries; ++i) {
+        float* one = partial + i * attention_partial(dim);
+        for (std::size_t d = 0; d < dim + 1; ++d) one[d] = 0;
+        one[dim + 1] = detail::minus_infinity;
+    }
+    const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
     using stored = stored_features<Scalar>;
     using element = typename stored::element;
     using rows = detail::rows_ahead<element>;
-    constexpr std::size_t width = simd::width<Isa>;
-    const std::size_t head_dim = tile.head_dim, queries = tile.rows * tile.heads;
-    detail::attention_state state;
-    state.queries = queries;
-    state.dim = (head_dim + width - 1) / width * width;
-    state.q_stride = detail::attention_padded(head_dim);
-    state.row_stride = detail::attention_stride(head_dim);
-    state.scores_stride = detail::attention_scores(queries);
-    state.partial_stride = attention_partial(head_dim);
-    state.partial = partial;
-    state.rows = room;
-    state.q = state.rows + attention_step * state.row_stride;
-    state.scores = state.q + queries * state.q_stride;
-    state.most = state.scores + attention_step * state.scores_stride;
-    state.sums = state.most + state.scores_stride;
-    state.factors = state.sums + state.scores_stride;
-    for (std::size_t i = 0; i < attention_step * state.scores_stride; ++i) state.scores[i] = 0;
-    for (std::size_t i = 0; i < state.scores_stride; ++i) state.most[i] = detail::minus_infinity;
-    for (std::size_t i = 0; i < state.scores_stride; ++i) state.sums[i] = 0;
-    const simd::vec<Isa> scales = simd::broadcast<Isa>(tile.scale);
-    for (std::size_t i = 0; i < queries; ++i) {
-        const float* const from = tile.queries + i / tile.heads * tile.row_stride + i % tile.heads * tile.head_stride;
-        float* const to = state.q + i * state.q_stride;
-        std::size_t d = 0;
-        for (; d + width <= head_dim; d += width) simd::store<Isa>(to + d, simd::load<Isa>(from + d) * scales);
-        if (d < head_dim) simd::store<Isa>(to + d, simd::load_some<Isa>(from + d, head_dim - d) * scales);
-        for (d = 0; d < state.dim; d += width) simd::store<Isa>(partial + i * state.partial_stride + d, simd::vec<Isa>{});
-    }
-
-    const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
-    const std::size_t query_tiles = detail::count_query_tiles(queries);
-    const auto find = [&](std::size_t s, std::size_t last, rows& to) {
-        const std::size_t keys = s >= last ? 0 : last - s < attention_step ? last - s : attention_step;
-        to.count = 2 * keys;
-        to.bytes = stored::elements(head_dim) * sizeof(element);
-        to.turns = query_tiles * (attention_step / 4 + state.dim / (2 * width));
-        to.due = to.next = 0;
-        for (std::size_t j = 0; j < keys; ++j) {
+    const auto find = [&](std::size_t s, rows& to) {
+        to.count = s >= end ? 0 : end - s < attention_step ? end - s : attention_step;
+        to.bytes = stored::elements(dim) * sizeof(element);
+        for (std::size_t j = 0; j < to.count; ++j) {
             const std::size_t token = tile.list != nullptr ? tile.list[s + j] : s + j;
             const std::size_t within = (token & mask) * tile.cache.stride + tile.offset;
-            to.rows[j] = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
-            to.rows[keys + j] = tile.cache.values[token >> tile.cache.chunk_shift] + within;
+            to.keys[j] = tile.cache.keys[token >> tile.cache.chunk_shift] + within;
+            to.values[j] = tile.cache.values[token >> tile.cache.chunk_shift] + within;
         }
     };
     rows steps[2];
-    find(begin, end, steps[0]);
+    find(begin, steps[0]);
     for (std::size_t s = begin, now = 0; s < end; s += attention_step, now ^= 1) {
-        const std::size_t keys = steps[now].count / 2;
-        const element* const* const found = steps[now].rows;
+        const rows& here = steps[now];
         rows& ahead = steps[now ^ 1];
-        find(s + attention_step, s + attention_step < end ? end : beyond, ahead);
-        const float* k[attention_step];
-        for (std::size_t j = 0; j < keys; ++j) {
-            if constexpr (std::is_same_v<Scalar, float>)
-                if (head_dim == state.dim) {
-                    k[j] = found[j];
-                    continue;
+        find(s + attention_step, ahead);
+        const auto attend = [&](const auto* const* k, const auto* const* v) {
+            for (std::size_t i = 0; i < queries;) {
+                const std::size_t left = queries - i;
+                if (left >= 12 || left == 6 || left == 7) {
+                    detail::attend_step<Isa, 6>(tile, i, s, here.count, k, v, ahead, partial);
+                    i += 6;
+                } else if (left >= 4) {
+                    detail::attend_step<Isa, 4>(tile, i, s, here.count, k, v, ahead, partial);
+                    i += 4;
+                } else {
+                    detail::attend_step<Isa, 1>(tile, i++, s, here.count, k, v, ahead, partial);
                 }
-            float* const features = state.rows + j * state.row_stride;
-            detail::unpack_features<Isa, Scalar>(found[j], head_dim, features);
-            k[j] = features;
+            }
+        };
+        if constexpr (stored::quantised) {
+            // Once for all queries of the tile.
+            const std::size_t stride = detail::attention_stride<float>(dim);
+            const float *k[attention_step], *v[attention_step];
+            for (std::size_t j = 0; j < here.count; ++j) {
+                float* const features = room + 2 * j * stride;
+                detail::unpack_features<typename stored::format>(here.keys[j], dim, features);
+                detail::unpack_features<typename stored::format>(here.values[j], dim, features + stride);
+                k[j] = features;
+                v[j] = features + stride;
+            }
+            attend(k, v);
+        } else {
+            // Of the values the same features of all rows are read together. Where rows lie a power of two apart, these fall on
+            // few sets of the first cache and drive each other out.
+            const std::size_t stride = detail::attention_stride<Scalar>(dim);
+            auto* const copies = reinterpret_cast<Scalar*>(room);
+            const Scalar* v[attention_step];
+            for (std::size_t j = 0; j < here.count; ++j) {
+                __builtin_memcpy(copies + j * stride, here.values[j], dim * sizeof(Scalar));
+                v[j] = copies + j * stride;
+            }
+            attend(here.keys, v);
         }
-        detail::score_step<Isa>(state, k, keys, ahead);
-        // Keys that a query does not see were scored with its neighbours; they are dropped here.
-        std::size_t least = keys;
-        for (std::size_t r = 0; r < tile.rows; ++r) {
-            const std::size_t left = tile.visible[r] > s ? tile.visible[r] - s : 0;
-            least = left < least ? left : least;
-            for (std::size_t j = left; j < keys; ++j)
-                for (std::size_t i = 0; i < tile.heads; ++i)
-                    state.scores[j * state.scores_stride + r * tile.heads + i] = detail::minus_infinity;
-        }
-        if (!detail::softmax_step<Isa>(state, keys)) least = 0;
-        for (std::size_t j = 0; j < keys; ++j)
-            detail::unpack_features<Isa, Scalar>(found[keys + j], head_dim, state.rows + j * state.row_stride);
-        detail::accumulate_step<Isa>(state, least, ahead);
-        if (least == keys) continue;
-        for (std::size_t i = 0; i < queries; ++i) {
-            const std::size_t seen = tile.visible[i / tile.heads];
-            if (seen <= s || state.most[i] == detail::minus_infinity) continue;
-            for (std::size_t d = 0; d < state.dim; d += width)
-                detail::accumulate_tile<Isa, 1, 1>(partial + i * state.partial_stride + d, 0, state.scores + i,
-                                                   state.scores_stride, state.rows + d, state.row_stride, least,
-                                                   seen - s < keys ? seen - s : keys);
-        }
-    }
-    for (std::size_t i = 0; i < queries; ++i) {
-        partial[i * state.partial_stride + state.q_stride] = state.sums[i];
-        partial[i * state.partial_stride + state.q_stride + 1] = state.most[i];
     }
 }
 
 template <class Isa>
 void merge_attention(float* into, const float* later, std::size_t count, std::size_t head_dim) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    const std::size_t sum = detail::attention_padded(head_dim), greatest = sum + 1;
     for (std::size_t i = 0; i < count; ++i, into += attention_partial(head_dim), later += attention_partial(head_dim)) {
-        const float before = into[greatest], after = later[greatest];
+        const float before = into[head_dim + 1], after = later[head_dim + 1];
         if (after == detail::minus_infinity) continue;  // the later span saw nothing
         const float most = after > before ? after : before;
-        const float keep = detail::exp_one<Isa>(before - most), add = detail::exp_one<Isa>(after - most);
-        detail::scale_row<Isa>(into, keep, head_dim);
-        simd::axpy<Isa>(add, later, into, head_dim);
-        // As a register, like the features: no caller's code may fuse what another's does not.
-        into[sum] *= keep;
-        simd::axpy<Isa>(add, later + sum, into + sum, 1);
-        into[greatest] = most;
+        detail::scale_row<Isa>(into, detail::exp_one<Isa>(before - most), head_dim + 1);
+        simd::axpy<Isa>(detail::exp_one<Isa>(after - most), later, into, head_dim + 1);
+        into[head_dim + 1] = most;
     }
 }
 
@@ -358,7 +313,7 @@ void finish_attention(const float* partial, std::size_t rows, std::size_t heads,
     for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t h = 0; h < heads; ++h, partial += attention_partial(head_dim)) {
             float* out = y + r * row_stride + h * head_dim;
-            const float sum = partial[detail::attention_padded(head_dim)];
+            const float sum = partial[head_dim];
             for (std::size_t d = 0; d < head_dim; ++d) out[d] = sum == 0.0f ? 0.0f : partial[d] / sum;
         }
 }

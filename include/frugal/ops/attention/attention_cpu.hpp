@@ -61,41 +61,33 @@ struct attention_tile {
     const std::size_t* visible = nullptr;  ///< [rows] keys each row sees: the first so many of the list
 };
 
-namespace detail {
-/// Features of a head with what fills the last register of any instruction set.
-[[nodiscard]] constexpr std::size_t attention_padded(std::size_t head_dim) noexcept { return (head_dim + 15) / 16 * 16; }
-
-/// Floats from one row of features that a kernel keeps to the next: a cache line more than the row. Of all rows the same
-/// features are read together; where rows lie a power of two apart, these fall on few sets of the first cache and drive each
-/// other out.
-[[nodiscard]] constexpr std::size_t attention_stride(std::size_t head_dim) noexcept { return attention_padded(head_dim) + 16; }
-
-/// Floats from the scores of one key to those of the next: a register is stored where a tile's last queries are.
-[[nodiscard]] constexpr std::size_t attention_scores(std::size_t queries) noexcept { return (queries + 15) / 16 * 16 + 16; }
-}  // namespace detail
-
-/// Floats of a partial result: unnormalised output with its padding, sum of the weights, greatest score. A tile has rows * heads
-/// of them.
-[[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept {
-    return detail::attention_stride(head_dim);
-}
+/// Floats of a partial result: unnormalised output, sum of the weights, greatest score. A tile has rows * heads of them.
+[[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept { return head_dim + 2; }
 
 /// Keys between two rescalings of the output.
 inline constexpr std::size_t attention_step = 32;
 
-/// Floats of room that attend_span needs for a tile of so many queries (rows * heads): their features, what is known of their
-/// scores, and a step's keys or values.
-[[nodiscard]] constexpr std::size_t attention_room(std::size_t queries, std::size_t head_dim) noexcept {
-    return queries * detail::attention_padded(head_dim) + (attention_step + 3) * detail::attention_scores(queries) +
-           attention_step * detail::attention_stride(head_dim);
+namespace detail {
+/// Elements from one copied row of `head_dim` to the next: a cache line more than the row.
+template <class Scalar>
+[[nodiscard]] constexpr std::size_t attention_stride(std::size_t head_dim) noexcept {
+    return head_dim + 64 / sizeof(Scalar);
+}
+}  // namespace detail
+
+/// Floats of room that attend_span needs for a step's values, and for its keys where both are stored quantised.
+template <class Scalar>
+[[nodiscard]] constexpr std::size_t attention_room(std::size_t head_dim) noexcept {
+    if constexpr (stored_features<Scalar>::quantised)
+        return 2 * attention_step * detail::attention_stride<float>(head_dim);
+    else
+        return (attention_step * detail::attention_stride<Scalar>(head_dim) * sizeof(Scalar) + sizeof(float) - 1) / sizeof(float);
 }
 
-/// Partial results of keys begin … end - 1 of the list for every query of the tile. begin is a multiple of attention_span. The
-/// caller goes on with the keys up to `beyond`: the first of them are fetched ahead.
-/// room: [attention_room(rows * heads, head_dim)].
+/// Partial results of keys begin … end - 1 of the list for every query of the tile. begin is a multiple of attention_span.
+/// room: [attention_room<Scalar>(head_dim)].
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t beyond, float* partial,
-                 float* room);
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room);
 
 /// Merges `count` partial results of a later span into those of the spans before it.
 template <class Isa>
