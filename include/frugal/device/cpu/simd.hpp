@@ -149,18 +149,20 @@ FRUGAL_ALWAYS_INLINE vec<Isa> load(const std::int8_t* from) noexcept {
     return __builtin_convertvector(values, vec<Isa>);
 }
 
-/// The first `n` < width elements, then zeros. For the tails of sums of products: a scalar loop there may or may not be
+/// The first `n` <= width elements, then zeros. For the tails of sums of products: a scalar loop there may or may not be
 /// fused into multiply-adds, depending on what the compiler makes of its surroundings, and the bits with it.
 template <class Isa, class Scalar>
 FRUGAL_ALWAYS_INLINE vec<Isa> load_some(const Scalar* from, std::size_t n) noexcept {
+    if (n == width<Isa>) return load<Isa>(from);
     float lane[width<Isa>] = {};
     for (std::size_t i = 0; i < n; ++i) lane[i] = to_float(from[i]);
     return load<Isa>(lane);
 }
 
-/// Stores the first `n` < width lanes.
+/// Stores the first `n` <= width lanes.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE void store_some(float* to, const vec<Isa>& value, std::size_t n) noexcept {
+    if (n == width<Isa>) return store<Isa>(to, value);
     float lane[width<Isa>];
     store<Isa>(lane, value);
     for (std::size_t i = 0; i < n; ++i) to[i] = lane[i];

@@ -1,6 +1,6 @@
 #pragma once
 #include "frugal/device/cpu/simd.hpp"
-#include "frugal/ops/activation/activation.hpp"
+#include "frugal/ops/activation/activation_cpu.hpp"
 #include "frugal/ops/elementwise/elementwise_cpu.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -10,7 +10,13 @@ namespace ops::cpu {
 template <class Isa>
 void swiglu(const float* gate, const float* up, float* y, std::size_t n) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t i = 0; i < n; ++i) y[i] = ops::silu(gate[i]) * up[i];
+    constexpr std::size_t w = simd::width<Isa>;
+    for (std::size_t i = 0; i < n; i += w) {
+        const std::size_t left = n - i < w ? n - i : w;
+        simd::vec<Isa> open[1] = {simd::load_some<Isa>(gate + i, left)};
+        cpu::silu<Isa>(open);
+        simd::store_some<Isa>(y + i, open[0] * simd::load_some<Isa>(up + i, left), left);
+    }
 }
 
 template <class Isa>

@@ -1,5 +1,7 @@
 #pragma once
+#include "frugal/device/cpu/simd.hpp"
 #include "frugal/ops/activation/activation.hpp"
+#include "frugal/ops/activation/activation_cpu.hpp"
 #include "frugal/ops/hyper_connection/hyper_connection_cpu.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -9,7 +11,13 @@ namespace ops::cpu {
 template <class Isa>
 void divided_silu(float divisor, float* x, std::size_t n) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t i = 0; i < n; ++i) x[i] = ops::silu(x[i] / divisor);
+    constexpr std::size_t width = simd::width<Isa>;
+    for (std::size_t i = 0; i < n; i += width) {
+        const std::size_t left = n - i < width ? n - i : width;
+        simd::vec<Isa> value[1] = {simd::load_some<Isa>(x + i, left) / simd::broadcast<Isa>(divisor)};
+        silu<Isa>(value);
+        simd::store_some<Isa>(x + i, value[0], left);
+    }
 }
 
 template <class Isa>
@@ -21,10 +29,16 @@ void divided_double_sigmoid(float divisor, float* x, std::size_t n) {
 template <class Isa>
 void gated_stream_mean(const float* gate, const float* x, std::size_t streams, std::size_t hidden, float* y, std::size_t n) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t i = 0; i < n; ++i) {
-        float sum = 0;
-        for (std::size_t s = 0; s < streams; ++s) sum += ops::sigmoid(gate[s * hidden + i]) * x[s * hidden + i];
-        y[i] = sum / static_cast<float>(streams);
+    constexpr std::size_t width = simd::width<Isa>;
+    for (std::size_t i = 0; i < n; i += width) {
+        const std::size_t left = n - i < width ? n - i : width;
+        simd::vec<Isa> sum{};
+        for (std::size_t s = 0; s < streams; ++s) {
+            simd::vec<Isa> open[1] = {simd::load_some<Isa>(gate + s * hidden + i, left)};
+            sigmoid<Isa>(open);
+            sum += open[0] * simd::load_some<Isa>(x + s * hidden + i, left);
+        }
+        simd::store_some<Isa>(y + i, sum / simd::broadcast<Isa>(static_cast<float>(streams)), left);
     }
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "frugal/device/cpu/simd.hpp"
+#include "frugal/ops/activation/activation_cpu.hpp"
 #include "frugal/ops/norm/norm_cpu.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -44,7 +45,14 @@ void gated_rms_norm_rows(matrix_view<const float> x, matrix_view<const float> ga
         const float* open = gate.row(r);
         float* out = y.row(r);
         const float scale = 1.0f / ::sqrtf(simd::dot<Isa>(in, in, x.cols()) / static_cast<float>(x.cols()) + eps);
-        for (std::size_t c = 0; c < x.cols(); ++c) out[c] = in[c] * scale * w[c] * Gate::apply(open[c]);
+        constexpr std::size_t width = simd::width<Isa>;
+        for (std::size_t c = 0; c < x.cols(); c += width) {
+            const std::size_t left = x.cols() - c < width ? x.cols() - c : width;
+            simd::vec<Isa> gates[1] = {simd::load_some<Isa>(open + c, left)};
+            activate<Isa, Gate>(gates);
+            const simd::vec<Isa> normed = simd::load_some<Isa>(in + c, left) * simd::broadcast<Isa>(scale);
+            simd::store_some<Isa>(out + c, normed * simd::load_some<Isa>(w + c, left) * gates[0], left);
+        }
     }
 }
 
