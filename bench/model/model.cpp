@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "bench.hpp"
 #include "comparison.hpp"
 #include "frugal/device/cpu/fork_join_executor.hpp"
@@ -296,7 +298,7 @@ fg::status measure(const model_shape& shape, const std::string& path, const peer
     return {};
 }
 
-fg::status run(const char*) {
+fg::status run(json& out) {
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // also into a file: a run takes minutes
     const double begun = clock_seconds();
     // As many threads as `generate` takes, unless told otherwise.
@@ -308,6 +310,7 @@ fg::status run(const char*) {
     const char* const folder = std::getenv("FRUGAL_BENCH_FOLDER");
     const char* const layers = std::getenv("FRUGAL_BENCH_LAYERS");
     std::printf("%zu threads\n", executor.concurrency());
+    out["context"] = context(executor.concurrency());
     for (model_shape shape : shapes) {
         if (layers != nullptr) shape.layers = static_cast<std::size_t>(std::strtol(layers, nullptr, 10));
         if (chosen != nullptr && shape.name != chosen) continue;
