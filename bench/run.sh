@@ -48,33 +48,26 @@ for group in $chosen; do targets="$targets bench_$group"; done
     exit 1
 }
 
+# fetched_peer SCRIPT NAME: prints the libraries of a peer that the script fetches and builds, or none.
+fetched_peer() {
+    # shellcheck disable=SC2086
+    need $packages_peer >&2
+    sh "$root/bench/peer/$1" "$build/peer" || {
+        echo "$2 could not be built; going on without it" >&2
+        echo none
+    }
+}
 case " $(echo $chosen) " in
     *" ops "* | *" qsa "*)
-        if [ -z "${FRUGAL_PEER:-}" ]; then
-            # shellcheck disable=SC2086
-            need $packages_peer
-            FRUGAL_PEER=$(sh "$root/bench/peer/get_ggml.sh" "$build/peer") || {
-                echo "ggml could not be built; going on without it" >&2
-                FRUGAL_PEER=none
-            }
-            export FRUGAL_PEER
-        fi
+        FRUGAL_PEER=${FRUGAL_PEER:-$(fetched_peer get_ggml.sh ggml)}
+        export FRUGAL_PEER
         ;;
 esac
-
 case " $(echo $chosen) " in
     *" model "*)
         FRUGAL_BENCH_FOLDER=${FRUGAL_BENCH_FOLDER:-$build}
-        export FRUGAL_BENCH_FOLDER
-        if [ -z "${FRUGAL_PEER_LLAMA:-}" ]; then
-            # shellcheck disable=SC2086
-            need $packages_peer
-            FRUGAL_PEER_LLAMA=$(sh "$root/bench/peer/get_llama.sh" "$build/peer") || {
-                echo "llama.cpp could not be built; going on without it" >&2
-                FRUGAL_PEER_LLAMA=none
-            }
-            export FRUGAL_PEER_LLAMA
-        fi
+        FRUGAL_PEER_LLAMA=${FRUGAL_PEER_LLAMA:-$(fetched_peer get_llama.sh llama.cpp)}
+        export FRUGAL_BENCH_FOLDER FRUGAL_PEER_LLAMA
         ;;
 esac
 

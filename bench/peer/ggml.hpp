@@ -1,13 +1,9 @@
 #pragma once
 // ggml as a peer: its C interface, bound when the program runs. Without its libraries everything still builds, and a benchmark
 // says that it has nobody to compare with.
-#include <dlfcn.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <map>
@@ -17,6 +13,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
+#include "libraries.hpp"
 
 namespace bench::peer {
 
@@ -127,24 +124,10 @@ struct ggml {
     /// Loads the libraries that FRUGAL_PEER lists, parted by colons, in that order.
     /// Errors: unsupported (FRUGAL_PEER is not set, or none), io (a library cannot be loaded or lacks a function).
     [[nodiscard]] static fg::result<ggml> load() {
-        const char* const listed = std::getenv("FRUGAL_PEER");
-        const std::string list = listed != nullptr ? listed : "none";
-        if (list.empty() || list == "none")
-            return fg::fail(fg::errc::unsupported, "FRUGAL_PEER names no libraries; see bench/peer/get_ggml.sh");
-        for (std::size_t at = 0; at < list.size();) {
-            const std::size_t end = std::min(list.find(':', at), list.size());
-            if (dlopen(list.substr(at, end - at).c_str(), RTLD_LAZY | RTLD_GLOBAL) == nullptr)
-                return fg::fail(fg::errc::io, dlerror());
-            at = end + 1;
-        }
+        FRUGAL_TRY(load_libraries("FRUGAL_PEER", "get_ggml.sh"));
         ggml out;
         const char* missing = nullptr;
-        const auto bind = [&](auto& function, const char* name) {
-            void* const found = dlsym(RTLD_DEFAULT, name);
-            if (found == nullptr) missing = name;
-            std::memcpy(&function, &found, sizeof found);
-        };
-#define FRUGAL_PEER_BIND(result, name, ...) bind(out.name, #name);
+#define FRUGAL_PEER_BIND(result, name, ...) bind(out.name, #name, missing);
         FRUGAL_PEER_FUNCTIONS(FRUGAL_PEER_BIND)
 #undef FRUGAL_PEER_BIND
         if (missing != nullptr) return fg::fail(fg::errc::io, "FRUGAL_PEER's libraries have no ", missing);

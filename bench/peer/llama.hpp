@@ -1,13 +1,9 @@
 #pragma once
 // llama.cpp as a peer for whole models: its C interface, bound when the program runs (see ggml.hpp). Structures are those of the
 // version that get_llama.sh fetches, since they are passed by value.
-#include <dlfcn.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
@@ -15,6 +11,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
+#include "libraries.hpp"
 
 namespace bench::peer {
 
@@ -84,24 +81,10 @@ struct llama {
     /// Loads the libraries that FRUGAL_PEER_LLAMA lists, parted by colons, in that order.
     /// Errors: unsupported (it is not set, or none), io (a library cannot be loaded or lacks a function).
     [[nodiscard]] static fg::result<llama> load() {
-        const char* const listed = std::getenv("FRUGAL_PEER_LLAMA");
-        const std::string list = listed != nullptr ? listed : "none";
-        if (list.empty() || list == "none")
-            return fg::fail(fg::errc::unsupported, "FRUGAL_PEER_LLAMA names no libraries; see bench/peer/get_llama.sh");
-        for (std::size_t at = 0; at < list.size();) {
-            const std::size_t end = std::min(list.find(':', at), list.size());
-            if (dlopen(list.substr(at, end - at).c_str(), RTLD_LAZY | RTLD_GLOBAL) == nullptr)
-                return fg::fail(fg::errc::io, dlerror());
-            at = end + 1;
-        }
+        FRUGAL_TRY(load_libraries("FRUGAL_PEER_LLAMA", "get_llama.sh"));
         llama out;
         const char* missing = nullptr;
-        const auto bind = [&](auto& function, const char* name) {
-            void* const found = dlsym(RTLD_DEFAULT, name);
-            if (found == nullptr) missing = name;
-            std::memcpy(&function, &found, sizeof found);
-        };
-#define FRUGAL_PEER_BIND(result, name, ...) bind(out.name, #name);
+#define FRUGAL_PEER_BIND(result, name, ...) bind(out.name, #name, missing);
         FRUGAL_PEER_LLAMA_FUNCTIONS(FRUGAL_PEER_BIND)
 #undef FRUGAL_PEER_BIND
         if (missing != nullptr) return fg::fail(fg::errc::io, "FRUGAL_PEER_LLAMA's libraries have no ", missing);
