@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -38,7 +39,10 @@ public:
         return get<T>();
     }
     friend bool operator==(const parameter& p, const char* text) { return p.get<std::string>() == text; }
-    friend bool operator==(const parameter& p, std::size_t number) { return p.get<std::size_t>() == number; }
+    template <std::integral T>
+    friend bool operator==(const parameter& p, T number) {
+        return std::cmp_equal(p.get<std::size_t>(), number);
+    }
 
 private:
     const void* node_;
