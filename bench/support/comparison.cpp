@@ -43,7 +43,7 @@ int run_with_json(std::string_view program, int argc, char** argv, fg::status (*
         std::fprintf(stderr, "%s: %s\n", name.c_str(), done.error().message.c_str());
         return 1;
     }
-    if (path == nullptr) return 0;
+    if (path == nullptr || out.is_null()) return 0;  // nothing to draw
     std::ofstream file(path);
     file << out.dump(1) << '\n';
     file.close();

@@ -43,6 +43,7 @@
 #include "frugal/reuse/qsa_layouts.hpp"
 #include "frugal/reuse/reader_table.hpp"
 #include "frugal/reuse/residency.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/reuse/shared_inputs.hpp"
 #include "frugal/reuse/weight_loading.hpp"
 

@@ -14,6 +14,7 @@
 #include "frugal/ops/attention/precision.hpp"
 #include "frugal/quant/formats.hpp"
 #include "frugal/quant/list.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/reuse/shared_inputs.hpp"
 #include "frugal/reuse/weight_loading.hpp"
 
@@ -38,6 +39,10 @@ struct chooses_inputs {
     template <class T>
     static constexpr bool value = reuse::shared_input_policy<T>;
 };
+struct chooses_activations {
+    template <class T>
+    static constexpr bool value = reuse::activation_sharing_policy<T>;
+};
 struct chooses_precision {
     template <class T>
     static constexpr bool value = ops::cache_precision_policy<T>;
@@ -56,13 +61,14 @@ struct chosen<Kind, Default, First, Rest...>
 
 template <class T>
 inline constexpr bool is_policy = chooses_formats::value<T> || chooses_device::value<T> || chooses_loading::value<T> ||
-                                  chooses_inputs::value<T> || chooses_precision::value<T>;
+                                  chooses_inputs::value<T> || chooses_activations::value<T> || chooses_precision::value<T>;
 
 }  // namespace detail
 
 /// A set of policies. Options and what stands for them where they are not given: a quant::list (quant::all), a device::target
 /// (device::cpu<>), a reuse::weight_loading_policy (reuse::default_weight_loading), a reuse::shared_input_policy
-/// (reuse::default_shared_inputs), an ops::cache_precision_policy (ops::default_cache_precision).
+/// (reuse::default_shared_inputs), a reuse::activation_sharing_policy (reuse::default_activation_sharing), an
+/// ops::cache_precision_policy (ops::default_cache_precision).
 template <class... Option>
 struct policies {
     static_assert(!(quant::format<Option> || ...),
@@ -71,7 +77,8 @@ struct policies {
     static_assert(((detail::is_policy<Option> || quant::format<Option> || isa::tag<Option>)&&...),
                   "frugal: every option of policies must be a quant::list, a device (device::cpu<>), a weight loading "
                   "(reuse::skip_resident, reuse::reload_always), a way to share inputs (reuse::incremental, reuse::memoised, "
-                  "reuse::shared, reuse::per_layer) or an ops::cache_precision");
+                  "reuse::shared, reuse::per_layer), to share activations (reuse::shared_activations, reuse::per_product) or an "
+                  "ops::cache_precision");
     static_assert(detail::times_given<detail::chooses_formats, Option...> <= 1,
                   "frugal: policies got two format lists; write all formats into one quant::list");
     static_assert(detail::times_given<detail::chooses_device, Option...> <= 1, "frugal: policies got two devices; name one");
@@ -79,6 +86,8 @@ struct policies {
                   "frugal: policies got two weight loadings; name one");
     static_assert(detail::times_given<detail::chooses_inputs, Option...> <= 1,
                   "frugal: policies got two ways to share inputs; name one");
+    static_assert(detail::times_given<detail::chooses_activations, Option...> <= 1,
+                  "frugal: policies got two ways to share activations; name one");
     static_assert(detail::times_given<detail::chooses_precision, Option...> <= 1,
                   "frugal: policies got two precisions of caches; name one");
 
@@ -86,14 +95,15 @@ struct policies {
     using device = typename detail::chosen<detail::chooses_device, frugal::device::cpu<>, Option...>::type;
     using loading = typename detail::chosen<detail::chooses_loading, reuse::default_weight_loading, Option...>::type;
     using inputs = typename detail::chosen<detail::chooses_inputs, reuse::default_shared_inputs, Option...>::type;
+    using activations = typename detail::chosen<detail::chooses_activations, reuse::default_activation_sharing, Option...>::type;
     using precision = typename detail::chosen<detail::chooses_precision, ops::default_cache_precision, Option...>::type;
 };
 
-/// A bundle of policies: frugal::policies<…>, or a type of your own with the same five members.
+/// A bundle of policies: frugal::policies<…>, or a type of your own with the same six members.
 template <class B>
 concept policy_bundle = quant::format_list<typename B::formats> && device::target<typename B::device> &&
     reuse::weight_loading_policy<typename B::loading> && reuse::shared_input_policy<typename B::inputs> &&
-    ops::cache_precision_policy<typename B::precision>;
+    reuse::activation_sharing_policy<typename B::activations> && ops::cache_precision_policy<typename B::precision>;
 
 static_assert(policy_bundle<policies<>>, "frugal: the default policies must model policy_bundle");
 

@@ -30,8 +30,10 @@ std::vector<float> index_queries(Device& dev, const test::layer_weights& layer, 
     std::vector<float> angles(from.size() * layer.rope.rotary_dim), out(from.size() * dims.index_heads * dims.index_dim);
     const matrix_view<float> at(angles.data(), from.size(), layer.rope.rotary_dim);
     REQUIRE(ops::rope_angles(dev, layer.rope, from.positions, at));
-    const auto done = attention::detail::index_queries<test::formats, test::zero_centred>(
-        dev, scratch, dims, layer.view(), matrix_view<const float>(at),
+    const auto weights = layer.view();
+    reuse::direct_products<test::formats, Device, fg::attention::qsa_weights> products(dev, scratch, weights);
+    const auto done = attention::detail::index_queries<test::zero_centred>(
+        dev, products, dims, weights, matrix_view<const float>(at),
         matrix_view<const float>(from.x.data(), from.size(), dims.hidden),
         matrix_view<float>(out.data(), from.size(), dims.index_heads * dims.index_dim));
     REQUIRE(done);

@@ -22,13 +22,15 @@ struct my_bundle {
     using device = avx2;
     using loading = my_loading;
     using inputs = fg::reuse::shared;
+    using activations = fg::reuse::per_product;
     using precision = fg::ops::cache_precision<fg::half>;
 };
 
 template <class A, class B>
 constexpr bool same = std::is_same_v<typename A::precision, typename B::precision>&&
     std::is_same_v<typename A::formats, typename B::formats>&& std::is_same_v<typename A::device, typename B::device>&&
-        std::is_same_v<typename A::loading, typename B::loading>&& std::is_same_v<typename A::inputs, typename B::inputs>;
+        std::is_same_v<typename A::loading, typename B::loading>&& std::is_same_v<typename A::inputs, typename B::inputs>&&
+            std::is_same_v<typename A::activations, typename B::activations>;
 
 }  // namespace
 
@@ -38,6 +40,7 @@ TEST_CASE("policies not named are the defaults") {
     static_assert(std::is_same_v<none::device, fg::device::cpu<>>);
     static_assert(std::is_same_v<none::loading, fg::reuse::default_weight_loading>);
     static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
+    static_assert(std::is_same_v<none::activations, fg::reuse::shared_activations>);
     static_assert(std::is_same_v<none::precision, fg::ops::default_cache_precision>);
     static_assert(std::is_empty_v<none>);
     CHECK(none::loading::name == fg::reuse::default_weight_loading::name);
@@ -52,6 +55,10 @@ TEST_CASE("policies come in any order") {
     static_assert(std::is_same_v<mixed::formats, two_formats> && std::is_same_v<mixed::device, avx2>);
     static_assert(!same<in_order, fg::policies<>>);
     CHECK(reversed::inputs::name == "per_layer");
+    using one_by_one = fg::policies<avx2, fg::reuse::per_product, fg::reuse::shared>;
+    static_assert(std::is_same_v<one_by_one::activations, fg::reuse::per_product>);
+    static_assert(std::is_same_v<one_by_one::inputs, fg::reuse::shared> &&
+                  !same<one_by_one, fg::policies<avx2, fg::reuse::shared>>);
     using coarse = fg::ops::cache_precision<fg::quant::q8_0, fg::half>;
     static_assert(std::is_same_v<fg::policies<avx2, coarse, two_formats>::precision, coarse>);
 }

@@ -35,7 +35,7 @@ std::vector<float> prompt_and_decode(Running& m, std::span<const std::int32_t> t
 template <class Spec>
 std::size_t products_a_token(const model::config& c) {
     std::size_t out = 1;  // the head
-    for (const model::layer_kind kind : c.layers) out += (kind == model::layer_kind::gdn ? 3u : 2u) + 2u;
+    for (const model::layer_kind kind : c.layers) out += (kind == model::layer_kind::gdn ? 4u : 2u) + 2u;
     return out + c.ngrams.size();
 }
 

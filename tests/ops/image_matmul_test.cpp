@@ -112,6 +112,74 @@ TEST_CASE("image_matmul: parts of several formats in one image") {
     });
 }
 
+TEST_CASE("grouped_image_matmul: each product as alone, whatever its number of rows, tokens and threads") {
+    const part a = random_part<quant::q4_k>(37, 1), b = random_part<quant::q8_0>(16, 2), c = random_part<quant::bf16>(3, 3);
+    test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
+        using device_type = device::packed_cpu<Isa, frugal::counters_off, quant::all, device::q8_activations>;
+        test::threads threads(3);
+        device_type serial, parallel(threads);
+        std::vector<quant::panel_weights> images;
+        for (const quant::weight_view* w : {&a.view, &b.view, &c.view}) images.push_back(serial.pack({w, 1}).value());
+        constexpr std::size_t tokens[] = {1, 0, 4};
+        const auto x = test::random_floats(5 * cols, 3);
+        workspace scratch;
+        const auto ready = ops::prepare_activations(serial, scratch, matrix_view<const float>(x.data(), 5, cols)).value();
+        const auto multiply = [&](device_type& dev) {
+            std::vector<std::vector<float>> y;
+            std::vector<ops::image_product> products;
+            for (std::size_t i = 0, first = 0; i < images.size(); first += tokens[i++]) {
+                const quant::panel_view w = images[i].parts()[0];
+                y.emplace_back(tokens[i] * w.rows, -1.0f);
+                products.push_back({w, ready.rows_range(first, tokens[i]), {y.back().data(), tokens[i], w.rows}});
+            }
+            REQUIRE(ops::grouped_image_matmul(dev, scratch, std::span<const ops::image_product>(products)));
+            return y;
+        };
+        const auto got = multiply(serial);
+        CHECK(got == multiply(parallel));
+        for (std::size_t i = 0, first = 0; i < images.size(); first += tokens[i++]) {
+            std::vector<float> want(got[i].size());
+            const matrix_view<float> y(want.data(), tokens[i], images[i].parts()[0].rows);
+            REQUIRE(ops::image_matmul(serial, scratch, images[i],
+                                      matrix_view<const float>(x.data() + first * cols, tokens[i], cols), {&y, 1}));
+            CHECK(got[i] == want);
+        }
+        ops::image_product wrong{images[0].parts()[0], ready, {nullptr, 5, 36}};
+        CHECK(ops::grouped_image_matmul(serial, scratch, {&wrong, 1}).error().code == errc::shape_mismatch);
+    });
+}
+
+TEST_CASE("gather_activations: rows as they were prepared, in any order and more than once") {
+    constexpr std::size_t odd = 70;  // not whole groups
+    const std::array<std::size_t, 5> rows = {3, 0, 3, 1, 2};
+    const auto x = test::random_floats(4 * odd, 9);
+    std::vector<float> copied;
+    for (const std::size_t r : rows)
+        copied.insert(copied.end(), x.begin() + static_cast<std::ptrdiff_t>(r * odd),
+                      x.begin() + static_cast<std::ptrdiff_t>((r + 1) * odd));
+    const auto check = [&]<class Activations>(frugal::type_tag<Activations>, bool values) {
+        device::cpu<frugal::isa::baseline, frugal::counters_off, Activations> dev;
+        workspace scratch;
+        const auto all = ops::prepare_activations(dev, scratch, matrix_view<const float>(x.data(), 4, odd)).value();
+        const auto want = ops::prepare_activations(dev, scratch, matrix_view<const float>(copied.data(), 5, odd)).value();
+        const auto got = ops::gather_activations(dev, scratch, all, rows, values).value();
+        CHECK(got.rows == 5);
+        CHECK(got.cols == odd);
+        CHECK((got.values != nullptr) == (values || !Activations::quantized));
+        const auto same = [&](const auto* a, const auto* b, std::size_t n) { return std::memcmp(a, b, n * sizeof(*a)) == 0; };
+        if (got.values != nullptr) CHECK(same(got.values, want.values, 5 * 96));
+        if constexpr (Activations::quantized) {
+            CHECK(same(got.codes, want.codes, 5 * 96));
+            CHECK(same(got.scales, want.scales, 5 * 3));
+            CHECK(same(got.code_sums, want.code_sums, 5 * 6));
+        }
+    };
+    for (const bool values : {false, true}) {
+        check(frugal::type_tag<device::f32_activations>{}, values);
+        check(frugal::type_tag<device::q8_activations>{}, values);
+    }
+}
+
 TEST_CASE("image_matmul: shapes that do not fit, and formats outside the list, are errors") {
     device::packed_cpu<frugal::isa::baseline> dev;
     const part w = random_part<quant::q8_0>(6, 1);

@@ -48,6 +48,31 @@ auto maker(device_memory& memory, std::size_t key, std::size_t bytes) {
 
 }  // namespace
 
+TEST_CASE("image cache: before an image is dropped the caller may finish with it, and only then") {
+    device_memory memory{.capacity = 25};
+    reuse::image_cache<image> cache(8, 100);
+    std::size_t called = 0, alive = 0;
+    const auto get = [&](std::size_t key) {
+        const std::size_t used = memory.used;
+        return cache.get(key, 10, maker(memory, key, 10), [&] {
+            ++called;
+            alive = memory.used == used ? memory.used : 0;
+        });
+    };
+    REQUIRE(get(0).has_value());
+    REQUIRE(get(1).has_value());
+    REQUIRE(get(0).has_value());
+    CHECK(called == 0);
+    REQUIRE(get(2).has_value());  // the device is full
+    CHECK(called == 1);
+    CHECK(alive == 20);
+    CHECK(cache.holds(0));
+    CHECK(!cache.holds(1));
+    REQUIRE(get(3).has_value());  // the budget is what it was full with
+    CHECK(called == 2);
+    CHECK(alive == 20);
+}
+
 TEST_CASE("image cache: against a list of keys in the order of their use") {
     std::mt19937 random(7);
     for (const std::size_t budget : {10u, 30u, 45u, 1000u}) {

@@ -88,6 +88,7 @@ public:
           batch_(batch),
           device_(executor(threads)),
           weights_(weights),
+          routing_(fg::reuse::image_store<fg::layer::moe_products, device, formats>::create({.layers = 1}).value()),
           store_({1, experts}),
           y_(in_->tokens * hidden) {}
 
@@ -95,8 +96,9 @@ public:
         const fg::layer::dense_ffn_weights none = weights_.shared_expert();
         fg::reuse::direct_products<formats, device, fg::layer::dense_ffn_weights> shared(device_, scratch_, none);
         for (std::size_t t = 0; t < in_->tokens; t += batch_) {
+            FRUGAL_TRY_ASSIGN(auto routing, routing_.begin(device_, scratch_, 0, weights_));
             auto step = store_.begin(device_, scratch_, 0, weights_);
-            FRUGAL_TRY(fg::layer::moe<formats>(device_, scratch_, step, shared, dims, weights_,
+            FRUGAL_TRY(fg::layer::moe<formats>(device_, scratch_, routing, step, shared, dims, weights_,
                                                as_matrix(in_->x, in_->tokens).rows_range(t, batch_),
                                                as_matrix(y_, in_->tokens).rows_range(t, batch_)));
         }
@@ -110,6 +112,7 @@ private:
     device device_;
     fg::workspace scratch_;
     fg::layer::moe_weights weights_;
+    fg::reuse::image_store<fg::layer::moe_products, device, formats> routing_;
     fg::layer::expert_store<device, formats> store_;
     std::vector<float> y_;
 };

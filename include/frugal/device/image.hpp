@@ -51,6 +51,14 @@ concept multiplying_target = image_target<D> && requires(D& d, workspace& scratc
     { d.multiply(scratch, image, x, y) } -> std::same_as<status>;
 };
 
+/// Whether a device packs images of a layer's small products too (reuse::small_product): it does where reading an image costs
+/// the host nothing, and says so by a member `packs_small_products`. On other devices the host computes those.
+template <class D>
+inline constexpr bool packs_small_products = false;
+template <class D>
+    requires requires { requires D::packs_small_products; }
+inline constexpr bool packs_small_products<D> = true;
+
 }  // namespace device
 
 FRUGAL_NAMESPACE_END

@@ -7,6 +7,7 @@
 #include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -29,7 +30,7 @@ using dense_ffn_products = reuse::product_list<dense_ffn_weights, gate_up_produc
 /// Errors: shape_mismatch, unsupported_format, out_of_memory, and those of the multiplier.
 template <device::cpu_target Device, class Products>
 [[nodiscard]] status dense_ffn(Device& dev, workspace& scratch, Products& multiplier, const dense_ffn_weights& weights,
-                               matrix_view<const float> x, matrix_view<float> y) {
+                               const reuse::product_input& x, matrix_view<float> y) {
     if (weights.up.rows != weights.gate.rows)
         return fail(errc::shape_mismatch, "feed-forward gate of ", weights.gate.rows, " rows, up of ", weights.up.rows);
     workspace::scope scope(scratch);

@@ -19,6 +19,8 @@
 #include "frugal/reuse/host_weights.hpp"
 #include "frugal/reuse/image_cache.hpp"
 #include "frugal/reuse/image_products.hpp"
+#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -83,6 +85,11 @@ struct moe_weights {
     [[nodiscard]] dense_ffn_weights shared_expert() const noexcept { return {shared_gate_proj, shared_up, shared_down}; }
 };
 
+/// The products of a mixture's own; those of the shared expert are dense_ffn_products. See reuse/products.hpp.
+using router_product = reuse::small_product<&moe_weights::router>;
+using shared_gate_product = reuse::small_product<&moe_weights::shared_gate>;
+using moe_products = reuse::product_list<moe_weights, router_product, shared_gate_product>;
+
 struct moe_dims {
     std::size_t experts = 0, top_k = 0;
     bool renormalise = true;  ///< divide a row's weights by their sum
@@ -94,18 +101,22 @@ struct expert_rows {
 };
 
 /// The routed experts of a layer, multiplied on the CPU from the blocks of the file. Another class in its place offers the
-/// same two members: for each group gate[rows] = gate_e x[rows] and up[rows] = up_e x[rows], then y[rows] = down_e x[rows].
-/// Errors: those of ops::grouped_matmul.
-template <quant::format_list Formats, device::cpu_target Device>
+/// same three members: `share`, as reuse::direct_products has it; for each group gate[rows] = gate_e x[rows] and
+/// up[rows] = up_e x[rows], then y[rows] = down_e x[rows]. Errors: those of ops::grouped_matmul.
+template <quant::format_list Formats, device::cpu_target Device,
+          reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
 class direct_experts {
 public:
     direct_experts(Device& dev, workspace& scratch, const moe_weights& weights) noexcept
         : dev_(dev), scratch_(scratch), weights_(weights) {}
 
-    [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> gate,
+    [[nodiscard]] result<reuse::product_input> share(matrix_view<const float> x) {
+        return reuse::share_input<Sharing>(dev_, scratch_, x);
+    }
+    [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, const reuse::product_input& x, matrix_view<float> gate,
                                      matrix_view<float> up) {
         workspace::scope scope(scratch_);
-        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev_, scratch_, x));
+        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, reuse::make_ready(dev_, scratch_, x));
         std::vector<ops::matmul_product> products;
         products.reserve(2 * groups.size());
         for (const expert_rows& g : groups) {
@@ -115,9 +126,9 @@ public:
         }
         return ops::grouped_matmul<Formats>(dev_, scratch_, products);
     }
-    [[nodiscard]] status down(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> y) {
+    [[nodiscard]] status down(std::span<const expert_rows> groups, const reuse::product_input& x, matrix_view<float> y) {
         workspace::scope scope(scratch_);
-        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev_, scratch_, x));
+        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, reuse::make_ready(dev_, scratch_, x));
         std::vector<ops::matmul_product> products;
         products.reserve(groups.size());
         for (const expert_rows& g : groups)
@@ -142,7 +153,8 @@ struct expert_store_options {
 /// loaded ahead: an expert's matrices are prepared when it is chosen and its image is not there (reload_always: whenever it
 /// is chosen). One step at a time.
 template <device::image_target Device, quant::format_list Formats,
-          reuse::weight_loading_policy Loading = reuse::default_weight_loading, counter_policy Counters = counters_off>
+          reuse::weight_loading_policy Loading = reuse::default_weight_loading, counter_policy Counters = counters_off,
+          reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
 class expert_store {
     using image = typename Device::image;
     using host_weights = reuse::host_weights<typename Device::source>;
@@ -157,20 +169,22 @@ public:
     /// The experts of one layer for one step.
     class step {
     public:
-        [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> gate,
-                                         matrix_view<float> up) {
-            for (const expert_rows& g : groups)
-                FRUGAL_TRY(store_.multiply(dev_, scratch_, key(g, 0),
-                                           std::array{weights_.gate.expert(g.expert), weights_.up.expert(g.expert)},
-                                           x.rows_range(g.first, g.count),
-                                           std::array{gate.rows_range(g.first, g.count), up.rows_range(g.first, g.count)}));
-            return {};
+        [[nodiscard]] result<reuse::product_input> share(matrix_view<const float> x) {
+            return reuse::share_input<Sharing>(dev_, scratch_, x);
         }
-        [[nodiscard]] status down(std::span<const expert_rows> groups, matrix_view<const float> x, matrix_view<float> y) {
-            for (const expert_rows& g : groups)
-                FRUGAL_TRY(store_.multiply(dev_, scratch_, key(g, 1), std::array{weights_.down.expert(g.expert)},
-                                           x.rows_range(g.first, g.count), std::array{y.rows_range(g.first, g.count)}));
-            return {};
+        [[nodiscard]] status gate_and_up(std::span<const expert_rows> groups, const reuse::product_input& x,
+                                         matrix_view<float> gate, matrix_view<float> up) {
+            return store_.multiply_all<2>(
+                dev_, scratch_, groups, x,
+                [&](const expert_rows& g) {
+                    return std::array{weights_.gate.expert(g.expert), weights_.up.expert(g.expert)};
+                },
+                [&](const expert_rows& g) { return key(g, 0); }, std::array{gate, up});
+        }
+        [[nodiscard]] status down(std::span<const expert_rows> groups, const reuse::product_input& x, matrix_view<float> y) {
+            return store_.multiply_all<1>(
+                dev_, scratch_, groups, x, [&](const expert_rows& g) { return std::array{weights_.down.expert(g.expert)}; },
+                [&](const expert_rows& g) { return key(g, 1); }, std::array{y});
         }
 
     private:
@@ -213,39 +227,95 @@ private:
         return {};
     }
 
-    template <std::size_t N>
-    [[nodiscard]] status multiply(Device& dev, workspace& scratch, std::size_t key, const std::array<quant::weight_view, N>& w,
-                                  matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
-        if (!on_host_) {
-            status done = on_device(dev, scratch, key, w, x, y);
-            if (done || !failures_.host_takes_over(done, counters_)) return done;
+    // Products with images that are here, not computed yet: one parallel region takes them all.
+    class pending {
+    public:
+        pending(Device& dev, workspace& scratch, Counters& counters) noexcept
+            : dev_(dev), scratch_(scratch), counters_(counters) {}
+        template <std::size_t N>
+        void add(const image& resident, const ops::prepared_activations& x, const std::array<matrix_view<float>, N>& y) {
+            for (std::size_t i = 0; i < N; ++i) products_.push_back({resident.parts()[i], x, y[i]});
+            ++images_;
         }
-        return reuse::multiply_each<Formats>(dev, scratch, w, x, y);
+        void compute() {
+            if (!done_ || products_.empty()) return;
+            const count_time<Counters> timed(counters_, counter::device_nanoseconds);
+            if constexpr (!device::multiplying_target<Device>)
+                done_ = ops::grouped_image_matmul(dev_, scratch_, std::span<const ops::image_product>(products_));
+            if (done_) counters_.add(counter::image_products, images_);
+            products_.clear();
+            images_ = 0;
+        }
+        [[nodiscard]] status finish() {
+            compute();
+            return std::move(done_);
+        }
+
+    private:
+        Device& dev_;
+        workspace& scratch_;
+        Counters& counters_;
+        std::vector<ops::image_product> products_;
+        std::size_t images_ = 0;
+        status done_;
+    };
+
+    /// For each group, rows of x times the N matrices of its expert.
+    template <std::size_t N, class Weights, class Key>
+    [[nodiscard]] status multiply_all(Device& dev, workspace& scratch, std::span<const expert_rows> groups,
+                                      const reuse::product_input& x, const Weights& weights_of, const Key& key_of,
+                                      const std::array<matrix_view<float>, N>& y) {
+        constexpr bool kernels_multiply = !device::multiplying_target<Device>;
+        workspace::scope scope(scratch);
+        pending later(dev, scratch, counters_);
+        for (const expert_rows& g : groups) {
+            const std::array<quant::weight_view, N> w = weights_of(g);
+            std::array<matrix_view<float>, N> out;
+            for (std::size_t i = 0; i < N; ++i) out[i] = y[i].rows_range(g.first, g.count);
+            const reuse::product_input rows = x.rows_range(g.first, g.count);
+            if (!on_host_) {
+                status done;
+                auto resident = get(dev, key_of(g), w, later);
+                if (!resident) {
+                    done = std::move(resident).error();
+                } else if constexpr (kernels_multiply) {
+                    FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, reuse::make_ready(dev, scratch, rows));
+                    later.add(**resident, ready, out);
+                } else {
+                    const count_time<Counters> timed(counters_, counter::device_nanoseconds);
+                    done = reuse::multiply_image(dev, scratch, **resident, rows, out);
+                    if (done) counters_.add(counter::image_products, 1);
+                }
+                if (done) continue;
+                if (!failures_.host_takes_over(done, counters_)) return done;
+            }
+            FRUGAL_TRY(reuse::multiply_each<Formats>(dev, scratch, w, rows, out));
+        }
+        return later.finish();
     }
 
     template <std::size_t N>
-    [[nodiscard]] status on_device(Device& dev, workspace& scratch, std::size_t key, const std::array<quant::weight_view, N>& w,
-                                   matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+    [[nodiscard]] result<const image*> get(Device& dev, std::size_t key, const std::array<quant::weight_view, N>& w,
+                                           pending& later) {
         if constexpr (!Loading::skips_resident)
             FRUGAL_TRY(load(dev, w));
         else if (cache_.holds(key))
             counters_.add(counter::loads_skipped, N);
         bool loaded = !Loading::skips_resident;  // once, however often the cache has to make room
-        FRUGAL_TRY_ASSIGN(const image* resident, cache_.get(key, last_bytes_[N - 1], [&]() -> result<image> {
-            if (!loaded) FRUGAL_TRY(load(dev, w));
-            loaded = true;
-            std::array<typename Device::source, N> parts;
-            for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
-            FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
-            counters_.add(counter::images_packed, 1);
-            counters_.add(counter::image_bytes_uploaded, made.bytes());
-            last_bytes_[N - 1] = made.bytes();
-            return made;
-        }));
-        const count_time<Counters> timed(counters_, counter::device_nanoseconds);
-        FRUGAL_TRY(ops::image_matmul(dev, scratch, *resident, x, std::span<const matrix_view<float>>(y)));
-        counters_.add(counter::image_products, 1);
-        return {};
+        return cache_.get(
+            key, last_bytes_[N - 1],
+            [&]() -> result<image> {
+                if (!loaded) FRUGAL_TRY(load(dev, w));
+                loaded = true;
+                std::array<typename Device::source, N> parts;
+                for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
+                FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
+                counters_.add(counter::images_packed, 1);
+                counters_.add(counter::image_bytes_uploaded, made.bytes());
+                last_bytes_[N - 1] = made.bytes();
+                return made;
+            },
+            [&] { later.compute(); });
     }
 
     expert_store_options options_;

@@ -1,16 +1,15 @@
 #pragma once
 /// Hyper-connections: several residual streams that are mixed into a block's input and fed with its output.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <span>
 
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/hyper_connection/hyper_connection.hpp"
-#include "frugal/ops/matmul/grouped_matmul.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -29,6 +28,12 @@ struct hyper_connection_weights {
     std::span<const float> norm;
     quant::weight_view down, up, inject;
 };
+
+/// The products of a hyper-connection; see reuse/products.hpp. Two of them read the same input.
+using mix_down_product = reuse::small_product<&hyper_connection_weights::down>;
+using inject_product = reuse::small_product<&hyper_connection_weights::inject>;
+using mix_up_product = reuse::small_product<&hyper_connection_weights::up>;
+using hyper_connection_products = reuse::product_list<hyper_connection_weights, mix_down_product, inject_product, mix_up_product>;
 
 /// One connection around one block, or the mixer at the end of the model. Rows of streams are [streams][hidden].
 /// Source: transformers `Qwen4ExpTextGatedResidual`.
@@ -54,21 +59,36 @@ struct hyper_connection {
     /// Before the block. With n = grouped norm of the streams (each stream by itself):
     /// mixed = mean over streams of sigmoid(up(silu(down(n) / streams))) * n;  injection = 2 * sigmoid(inject(n) / streams).
     /// streams: [rows, streams * hidden], not changed; mixed: [rows, hidden], the block's input; injection: [rows, streams],
-    /// to be kept for `inject`. Errors: shape_mismatch, unsupported_format, out_of_memory.
-    template <quant::format_list Formats, device::cpu_target Device>
-    [[nodiscard]] static status mix(Device& dev, workspace& scratch, const dims& d, const weights& w,
+    /// to be kept for `inject`. `multiplier`: reuse::direct_products, or a step of a reuse::image_store of
+    /// hyper_connection_products. Errors: shape_mismatch, out_of_memory, and those of the multiplier.
+    template <device::cpu_target Device, class Products>
+    [[nodiscard]] static status mix(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
                                     matrix_view<const float> streams, matrix_view<float> mixed, matrix_view<float> injection) {
         if (w.inject.rows != d.streams || injection.rows() != streams.rows() || injection.cols() != d.streams)
             return fail(errc::shape_mismatch, d.streams, " streams with injection weights of ", w.inject.rows,
                         " rows and injections [", injection.rows(), ", ", injection.cols(), "]");
-        return run<Formats>(dev, scratch, d, w, streams, mixed, &injection);
+        return run(dev, scratch, multiplier, d, w, streams, mixed, &injection);
+    }
+    /// The same from the blocks of the file. Errors: unsupported_format too.
+    template <quant::format_list Formats, device::cpu_target Device>
+    [[nodiscard]] static status mix(Device& dev, workspace& scratch, const dims& d, const weights& w,
+                                    matrix_view<const float> streams, matrix_view<float> mixed, matrix_view<float> injection) {
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
+        return mix(dev, scratch, direct, d, w, streams, mixed, injection);
     }
 
     /// At the end of the model: the mix alone. There is no other final norm.
+    template <device::cpu_target Device, class Products>
+    [[nodiscard]] static status final_mix(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
+                                          matrix_view<const float> streams, matrix_view<float> mixed) {
+        return run(dev, scratch, multiplier, d, w, streams, mixed, nullptr);
+    }
+    /// The same from the blocks of the file.
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status final_mix(Device& dev, workspace& scratch, const dims& d, const weights& w,
                                           matrix_view<const float> streams, matrix_view<float> mixed) {
-        return run<Formats>(dev, scratch, d, w, streams, mixed, nullptr);
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
+        return final_mix(dev, scratch, direct, d, w, streams, mixed);
     }
 
     /// After the block: streams[s] += injection[s] * output. output: [rows, hidden].
@@ -79,8 +99,8 @@ struct hyper_connection {
     }
 
 private:
-    template <quant::format_list Formats, device::cpu_target Device>
-    [[nodiscard]] static status run(Device& dev, workspace& scratch, const dims& d, const weights& w,
+    template <class Device, class Products>
+    [[nodiscard]] static status run(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
                                     matrix_view<const float> streams, matrix_view<float> mixed, matrix_view<float>* injection) {
         const std::size_t rows = streams.rows(), all = d.streams * d.hidden;
         if (d.streams == 0 || streams.cols() != all || mixed.rows() != rows || mixed.cols() != d.hidden)
@@ -94,13 +114,12 @@ private:
         FRUGAL_TRY_ASSIGN(auto low, scratch.matrix(rows, d.rank));
         FRUGAL_TRY_ASSIGN(auto gate, scratch.matrix(rows, all));
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(dev, streams, w.norm, d.hidden, d.eps, normed));
-        FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev, scratch, normed));
-        const std::array<ops::matmul_product, 2> products = {
-            {{w.down, ready, low}, {w.inject, ready, injection == nullptr ? matrix_view<float>{} : *injection}}};
-        FRUGAL_TRY(ops::grouped_matmul<Formats>(dev, scratch, std::span(products).first(injection == nullptr ? 1 : 2)));
+        FRUGAL_TRY_ASSIGN(const reuse::product_input input, multiplier.share(normed));
+        FRUGAL_TRY(multiplier.template multiply<mix_down_product>(input, {low}));
+        if (injection != nullptr) FRUGAL_TRY(multiplier.template multiply<inject_product>(input, {*injection}));
         const auto divisor = static_cast<float>(d.streams);
         ops::divided_silu(dev, divisor, low);
-        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.up, low, gate));
+        FRUGAL_TRY(multiplier.template multiply<mix_up_product>(low, {gate}));
         if (injection != nullptr) ops::divided_double_sigmoid(dev, divisor, *injection);
         return ops::gated_stream_mean(dev, gate, normed, d.streams, mixed);
     }

@@ -11,9 +11,11 @@
 #include "frugal/layer/experts.hpp"
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
+#include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/moe/router.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -85,13 +87,14 @@ struct expert_assignment {
 /// sigmoid(shared_gate . x) * shared(x). x, y: [rows, hidden]; x and y must not overlap. Router: ops::route.
 /// Each chosen expert's weights are read once a batch, those of experts nobody chose are not touched. A row's bits do not
 /// depend on the other rows. Zero rows are fine.
-/// `experts` computes the routed experts (direct_experts, or a step of expert_store), `shared_expert` the products of the
-/// shared one (reuse::direct_products, or a step of a reuse::image_store of dense_ffn_products).
+/// `multiplier` computes the products of router and shared gate, `shared_expert` those of the shared expert
+/// (reuse::direct_products, or steps of a reuse::image_store of moe_products and of dense_ffn_products), `experts` the routed
+/// experts (direct_experts, or a step of expert_store).
 /// Errors: shape_mismatch, invalid_argument (top_k), not_finite (router), unsupported_format, out_of_memory, and theirs.
 /// Source: transformers `Qwen3_5MoeSparseMoeBlock`, `Qwen4ExpTextSparseMoeBlock`.
-template <quant::format_list Formats, device::cpu_target Device, class Experts, class Shared>
-[[nodiscard]] status moe(Device& dev, workspace& scratch, Experts& experts, Shared& shared_expert, const moe_dims& dims,
-                         const moe_weights& weights, matrix_view<const float> x, matrix_view<float> y) {
+template <quant::format_list Formats, device::cpu_target Device, class Products, class Experts, class Shared>
+[[nodiscard]] status moe(Device& dev, workspace& scratch, Products& multiplier, Experts& experts, Shared& shared_expert,
+                         const moe_dims& dims, const moe_weights& weights, matrix_view<const float> x, matrix_view<float> y) {
     FRUGAL_TRY(detail::check_moe(dims, weights, x.cols()));
     FRUGAL_TRY(ops::detail::same_shape("mixture of experts", x, y));
     const std::size_t rows = x.rows(), hidden = x.cols(), width = weights.gate.first.rows;
@@ -102,10 +105,13 @@ template <quant::format_list Formats, device::cpu_target Device, class Experts, 
     FRUGAL_TRY_ASSIGN(const auto index_memory, scratch.array<std::int32_t>(rows * dims.top_k));
     const matrix_view<std::int32_t> index(index_memory.data(), rows, dims.top_k);
     FRUGAL_TRY_ASSIGN(auto weight, scratch.matrix(rows, dims.top_k));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, weights.router, x, logits));
+    FRUGAL_TRY_ASSIGN(const reuse::product_input input, multiplier.share(x));
+    FRUGAL_TRY(multiplier.template multiply<router_product>(input, {logits}));
     FRUGAL_TRY(ops::route(dev, logits, dims.renormalise, index, weight));
     FRUGAL_TRY_ASSIGN(const auto chosen, detail::group_by_expert(scratch, dims.experts, index, weight));
 
+    const bool in_floats =
+        ops::reads_values<Formats>(dev, weights.gate.first.type) || ops::reads_values<Formats>(dev, weights.up.first.type);
     for (std::size_t r = 0; r < rows; ++r) std::fill_n(y.row(r), hidden, 0.0f);
     // Slices of consecutive experts bound the scratch: at least one expert, then as many as keep within `most_pairs`.
     constexpr std::size_t most_pairs = 1024;
@@ -117,11 +123,11 @@ template <quant::format_list Formats, device::cpu_target Device, class Experts, 
         if (pairs == 0) continue;
 
         workspace::scope slice_scope(scratch);
-        FRUGAL_TRY_ASSIGN(const auto inputs, scratch.matrix(pairs, hidden));
         FRUGAL_TRY_ASSIGN(const auto gate, scratch.matrix(pairs, width));
         FRUGAL_TRY_ASSIGN(const auto up, scratch.matrix(pairs, width));
         FRUGAL_TRY_ASSIGN(const auto outputs, scratch.matrix(pairs, hidden));
-        for (std::size_t i = 0; i < pairs; ++i) std::copy_n(x.row(chosen.row[pair_begin + i]), hidden, inputs.row(i));
+        const std::span<const std::size_t> picked = chosen.row.subspan(pair_begin, pairs);
+        FRUGAL_TRY_ASSIGN(const auto inputs, reuse::gather_input(dev, scratch, input, picked, in_floats));
 
         std::vector<expert_rows> groups;
         for (std::size_t e = first; e < last; ++e) {
@@ -130,7 +136,8 @@ template <quant::format_list Formats, device::cpu_target Device, class Experts, 
         }
         FRUGAL_TRY(experts.gate_and_up(groups, inputs, gate, up));
         FRUGAL_TRY(ops::swiglu(dev, gate, up, gate));
-        FRUGAL_TRY(experts.down(groups, gate, outputs));
+        FRUGAL_TRY_ASSIGN(const reuse::product_input inner, experts.share(gate));
+        FRUGAL_TRY(experts.down(groups, inner, outputs));
         ops::detail::for_each_run(dev, rows, hidden, [&](std::size_t r, std::size_t c, std::size_t n) {
             for (std::size_t k = 0; k < dims.top_k; ++k) {
                 const std::size_t pair = chosen.pair_of[r * dims.top_k + k];
@@ -143,10 +150,10 @@ template <quant::format_list Formats, device::cpu_target Device, class Experts, 
 
     if (weights.shared_down.empty()) return {};
     FRUGAL_TRY_ASSIGN(auto shared, scratch.matrix(rows, hidden));
-    FRUGAL_TRY(dense_ffn(dev, scratch, shared_expert, weights.shared_expert(), x, shared));
+    FRUGAL_TRY(dense_ffn(dev, scratch, shared_expert, weights.shared_expert(), input, shared));
     if (weights.shared_gate.empty()) return ops::add(dev, shared, y);
     FRUGAL_TRY_ASSIGN(auto scale, scratch.matrix(rows, 1));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, weights.shared_gate, x, scale));
+    FRUGAL_TRY(multiplier.template multiply<shared_gate_product>(input, {scale}));
     for (std::size_t r = 0; r < rows; ++r) scale(r, 0) = ops::sigmoid(scale(r, 0));
     return ops::add_scaled(dev, std::span<const float>(scale.data(), rows), shared, y);
 }
@@ -156,9 +163,10 @@ template <quant::format_list Formats, device::cpu_target Device>
 [[nodiscard]] status moe(Device& dev, workspace& scratch, const moe_dims& dims, const moe_weights& weights,
                          matrix_view<const float> x, matrix_view<float> y) {
     const dense_ffn_weights shared = weights.shared_expert();
+    reuse::direct_products<Formats, Device, moe_weights> products(dev, scratch, weights);
     direct_experts<Formats, Device> experts(dev, scratch, weights);
-    reuse::direct_products<Formats, Device, dense_ffn_weights> products(dev, scratch, shared);
-    return moe<Formats>(dev, scratch, experts, products, dims, weights, x, y);
+    reuse::direct_products<Formats, Device, dense_ffn_weights> shared_products(dev, scratch, shared);
+    return moe<Formats>(dev, scratch, products, experts, shared_products, dims, weights, x, y);
 }
 
 }  // namespace layer

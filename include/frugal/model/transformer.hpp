@@ -33,6 +33,7 @@
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/policies.hpp"
 #include "frugal/reuse/qsa_layouts.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -46,14 +47,17 @@ struct no_observer {
 
 namespace detail {
 
-template <class Formats, class Device, class Loading>
+template <class Policies, class AttentionProducts>
 struct store_of {
-    using type = direct_store<Formats>;
+    using type = direct_store<typename Policies::formats, typename Policies::activations>;
 };
-template <class Formats, device::image_target Device, class Loading>
-struct store_of<Formats, Device, Loading> {
-    using type = image_weight_store<Device, Formats, Loading, reuse::default_poisoning, attention::gdn_products,
-                                    attention::full_products, layer::dense_ffn_products, layer::ngram_products, head_products>;
+template <class Policies, class AttentionProducts>
+    requires(device::image_target<typename Policies::device>)
+struct store_of<Policies, AttentionProducts> {
+    using type = image_weight_store<typename Policies::device, typename Policies::formats, typename Policies::loading,
+                                    typename Policies::activations, reuse::default_poisoning, attention::gdn_products,
+                                    AttentionProducts, layer::dense_ffn_products, layer::ngram_products, head_products,
+                                    layer::moe_products, layer::hyper_connection_products>;
 };
 
 }  // namespace detail
@@ -81,7 +85,7 @@ public:
                            attention::full<norm_weight, typename Policies::precision::key_value>>;
     using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
     /// Who multiplies with the weights: on a device with images (device::image_target) their store, else the CPU.
-    using store_type = typename detail::store_of<formats, device_type, typename Policies::loading>::type;
+    using store_type = typename detail::store_of<Policies, typename attention_variant::products>::type;
     static constexpr bool has_images = device::image_target<device_type>;
     using state =
         combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
@@ -132,7 +136,9 @@ public:
         if constexpr (has_images) {
             const std::size_t decoder = config_.layers.size();
             const std::size_t chunks = (config_.vocabulary + store_type::head_rows - 1) / store_type::head_rows;
-            const std::array<std::size_t, 5> layers = {decoder, decoder, decoder, config_.ngrams.size(), chunks};
+            const std::size_t mixtures = is_dense ? 0 : decoder, connections = is_plain ? 0 : 2 * decoder + 1;
+            const std::array<std::size_t, 7> layers = {decoder, decoder,  decoder,    config_.ngrams.size(),
+                                                       chunks,  mixtures, connections};
             return store_type::create(layers, decoder, is_dense ? 0 : config_.experts, options);
         } else {
             return store_type();
@@ -265,7 +271,7 @@ private:
         FRUGAL_TRY_ASSIGN(const auto mixed, scratch.matrix(n, hidden));
         FRUGAL_TRY_ASSIGN(const auto branch, scratch.matrix(n, hidden));
         const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
-        if constexpr (Spec::residual == residual_kind::plain) {
+        if constexpr (is_plain) {
             FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, stream));
         } else {
             FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, mixed));
@@ -319,33 +325,41 @@ private:
                 if constexpr (is_dense) {
                     return layer::dense_ffn(dev, scratch, products, dense, mixed, branch);
                 } else {
+                    FRUGAL_TRY_ASSIGN(auto routing, store.template begin<layer::moe_products>(dev, scratch, i, w.moe));
                     auto experts = store.begin_experts(dev, scratch, i, w.moe);
-                    return layer::moe<formats>(dev, scratch, experts, products,
+                    return layer::moe<formats>(dev, scratch, routing, experts, products,
                                                {config_.experts, config_.experts_used, config_.renormalise_experts}, w.moe, mixed,
                                                branch);
                 }
             };
-            FRUGAL_TRY(block(dev, scratch, w.attention_norm, w.attention_hyper_connection, stream, mixed, branch, attend));
-            FRUGAL_TRY(block(dev, scratch, w.ffn_norm, w.ffn_hyper_connection, stream, mixed, branch, feed_forward));
+            FRUGAL_TRY(
+                block(dev, scratch, store, 2 * i, w.attention_norm, w.attention_hyper_connection, stream, mixed, branch, attend));
+            FRUGAL_TRY(
+                block(dev, scratch, store, 2 * i + 1, w.ffn_norm, w.ffn_hyper_connection, stream, mixed, branch, feed_forward));
             observe(static_cast<std::ptrdiff_t>(i), matrix_view<const float>(stream));
         }
         return head(dev, scratch, store, input.logit_rows, stream, logits);
     }
 
-    /// One block between the residual stream's way out and back in.
+    /// Block `index` of two a layer, between the residual stream's way out and back in.
     template <class Block>
-    [[nodiscard]] status block(device_type& dev, workspace& scratch, std::span<const float> norm,
+    [[nodiscard]] status block(device_type& dev, workspace& scratch, [[maybe_unused]] store_type& store,
+                               [[maybe_unused]] std::size_t index, std::span<const float> norm,
                                const layer::hyper_connection_weights& hyper, matrix_view<float> stream, matrix_view<float> mixed,
                                matrix_view<float> branch, Block&& body) const {
         workspace::scope scope(scratch);
-        if constexpr (Spec::residual == residual_kind::plain) {
+        if constexpr (is_plain) {
             FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, stream, norm, config_.rms_epsilon, mixed));
             FRUGAL_TRY(body());
             return ops::add(dev, branch, stream);
         } else {
             FRUGAL_TRY_ASSIGN(const auto injection, scratch.matrix(stream.rows(), config_.streams));
-            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template mix<formats>(dev, scratch, hyper_dims_, hyper, stream,
-                                                                                   mixed, injection));
+            {
+                FRUGAL_TRY_ASSIGN(auto products,
+                                  store.template begin<layer::hyper_connection_products>(dev, scratch, index, hyper));
+                FRUGAL_TRY(layer::hyper_connection<norm_weight>::mix(dev, scratch, products, hyper_dims_, hyper, stream, mixed,
+                                                                     injection));
+            }
             FRUGAL_TRY(body());
             return layer::hyper_connection<norm_weight>::inject(dev, injection, branch, stream);
         }
@@ -358,21 +372,28 @@ private:
         FRUGAL_TRY_ASSIGN(const auto final, scratch.matrix(wanted.size(), config_.hidden));
         for (std::size_t i = 0; i < wanted.size(); ++i)
             for (std::size_t j = 0; j < stream.cols(); ++j) picked(i, j) = stream(wanted[i], j);
-        if constexpr (Spec::residual == residual_kind::plain)
+        if constexpr (is_plain) {
             FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, picked, weights_.output_norm, config_.rms_epsilon, final));
-        else
-            FRUGAL_TRY(layer::hyper_connection<norm_weight>::template final_mix<formats>(
-                dev, scratch, hyper_dims_, weights_.output_hyper_connection, picked, final));
+        } else {
+            const layer::hyper_connection_weights& mixer = weights_.output_hyper_connection;
+            FRUGAL_TRY_ASSIGN(auto products, store.template begin<layer::hyper_connection_products>(
+                                                 dev, scratch, 2 * config_.layers.size(), mixer));
+            FRUGAL_TRY(
+                layer::hyper_connection<norm_weight>::final_mix(dev, scratch, products, hyper_dims_, mixer, picked, final));
+        }
+        FRUGAL_TRY_ASSIGN(const reuse::product_input input,
+                          reuse::share_input<typename Policies::activations>(dev, scratch, final));
         for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
             const std::size_t count = std::min(store_type::head_rows, weights_.head.rows - first);
             const head_weights part{weights_.head.rows_range(first, count)};
             FRUGAL_TRY_ASSIGN(auto products, store.template begin<head_products>(dev, scratch, chunk, part));
-            FRUGAL_TRY(products.template multiply<head_product>(final, {logits.cols_range(first, count)}));
+            FRUGAL_TRY(products.template multiply<head_product>(input, {logits.cols_range(first, count)}));
             first += count;
         }
         return {};
     }
 
+    static constexpr bool is_plain = Spec::residual == residual_kind::plain;
     static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
     static constexpr std::size_t dense_budget = std::numeric_limits<std::size_t>::max() / 2;
 

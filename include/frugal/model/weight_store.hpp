@@ -16,6 +16,7 @@
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/image_products.hpp"
 #include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -30,20 +31,21 @@ using head_product = reuse::product<&head_weights::head>;
 using head_products = reuse::product_list<head_weights, head_product>;
 
 /// Every product is the CPU's, from the blocks of the file. Holds nothing.
-template <quant::format_list Formats>
+template <quant::format_list Formats, reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
 class direct_store {
 public:
     static constexpr std::size_t head_rows = std::numeric_limits<std::size_t>::max();
+    template <class List, class Device>
+    using step = reuse::direct_products<Formats, Device, typename List::weights, Sharing>;
 
     template <class List, class Device>
-    [[nodiscard]] result<reuse::direct_products<Formats, Device, typename List::weights>> begin(Device& dev, workspace& scratch,
-                                                                                                std::size_t,
-                                                                                                const typename List::weights& w) {
-        return reuse::direct_products<Formats, Device, typename List::weights>(dev, scratch, w);
+    [[nodiscard]] result<step<List, Device>> begin(Device& dev, workspace& scratch, std::size_t,
+                                                   const typename List::weights& w) {
+        return step<List, Device>(dev, scratch, w);
     }
     template <class Device>
-    [[nodiscard]] layer::direct_experts<Formats, Device> begin_experts(Device& dev, workspace& scratch, std::size_t,
-                                                                       const layer::moe_weights& w) {
+    [[nodiscard]] layer::direct_experts<Formats, Device, Sharing> begin_experts(Device& dev, workspace& scratch, std::size_t,
+                                                                                const layer::moe_weights& w) {
         return {dev, scratch, w};
     }
 };
@@ -60,14 +62,14 @@ struct weight_store_options {
 };
 
 /// Images of a whole model on one device. List: the product lists of the model's kinds of layers.
-template <device::image_target Device, quant::format_list Formats, reuse::weight_loading_policy Loading, class Poisoning,
-          class... List>
+template <device::image_target Device, quant::format_list Formats, reuse::weight_loading_policy Loading,
+          reuse::activation_sharing_policy Sharing, class Poisoning, class... List>
 class image_weight_store {
 public:
     using counters_type = std::remove_cvref_t<decltype(std::declval<Device&>().counters())>;
     template <class L>
-    using kind = reuse::image_store<L, Device, Formats, Loading, counters_type, Poisoning>;
-    using expert_kind = layer::expert_store<Device, Formats, Loading, counters_type>;
+    using kind = reuse::image_store<L, Device, Formats, Loading, counters_type, Poisoning, Sharing>;
+    using expert_kind = layer::expert_store<Device, Formats, Loading, counters_type, Sharing>;
     /// The head is many times the size of a layer: its images are of so many rows each, which bounds the host buffer too.
     static constexpr std::size_t head_rows = 8192;
 

@@ -32,12 +32,13 @@ public:
         generation_ = generation;
     }
 
-    /// Image `key`, made by `make() -> result<Image>` if it is not here; valid until the next call. The images unused for
-    /// longest are dropped until `bytes` more fit, and further ones while `make` says that the device is full. What a full
+    /// Image `key`, made by `make() -> result<Image>` if it is not here; valid until a later call drops it. The images unused
+    /// for longest are dropped until `bytes` more fit, and further ones while `make` says that the device is full. What a full
     /// device holds is the budget from then on, so that it is not asked in vain again, until clear() or retry().
+    /// `before_drop()` is called before any is dropped, so that what was begun with earlier images can be finished.
     /// Errors: out_of_memory (bytes > budget), those of `make`; nothing but those dropped images is lost then.
-    template <class Make>
-    [[nodiscard]] result<const Image*> get(std::size_t key, std::size_t bytes, Make&& make) {
+    template <class Make, class BeforeDrop>
+    [[nodiscard]] result<const Image*> get(std::size_t key, std::size_t bytes, Make&& make, BeforeDrop&& before_drop) {
         entry& wanted = entries_[key];
         if (wanted.image) {
             unlink(key);
@@ -46,7 +47,7 @@ public:
         }
         if (bytes > limit_)
             return fail(errc::out_of_memory, "an image of ", bytes, " bytes exceeds the ", limit_, " bytes that there are");
-        while (bytes_ > limit_ - bytes) evict_oldest();
+        while (bytes_ > limit_ - bytes) evict_oldest(before_drop);
         for (;;) {
             result<Image> made = make();
             if (made) {
@@ -58,8 +59,13 @@ public:
             if (made.error().code != errc::out_of_memory) return std::move(made).error();
             limit_ = bytes_;
             if (oldest_ == none) return std::move(made).error();
-            evict_oldest();
+            evict_oldest(before_drop);
         }
+    }
+    /// The same where nothing was begun that needs earlier images.
+    template <class Make>
+    [[nodiscard]] result<const Image*> get(std::size_t key, std::size_t bytes, Make&& make) {
+        return get(key, bytes, std::forward<Make>(make), [] {});
     }
 
     /// A device that was full is asked again.
@@ -94,7 +100,9 @@ private:
         bytes_ -= entries_[key].image->bytes();
         entries_[key].image.reset();
     }
-    void evict_oldest() {
+    template <class BeforeDrop>
+    void evict_oldest(BeforeDrop& before_drop) {
+        before_drop();
         drop_oldest();
         ++evictions_;
     }

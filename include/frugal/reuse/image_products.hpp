@@ -68,15 +68,26 @@ private:
     std::optional<error> last_;
 };
 
+/// y[i] = x times the image's matrix i, by the device or by the library's kernels; see ops::image_matmul.
+template <device::image_target Device, std::size_t N>
+[[nodiscard]] status multiply_image(Device& dev, workspace& scratch, const typename Device::image& image, const product_input& x,
+                                    const std::array<matrix_view<float>, N>& y) {
+    const std::span<const matrix_view<float>> all(y);
+    if constexpr (!device::multiplying_target<Device>)
+        if (x.ready) return ops::image_matmul(dev, scratch, image, *x.ready, all);
+    return ops::image_matmul(dev, scratch, image, x.x, all);
+}
+
 /// Images of all layers of one kind, and the host buffers that they are packed from.
 /// List: a product_list. Formats: of the file's weights. One step at a time.
 template <class List, device::image_target Device, quant::format_list Formats,
           weight_loading_policy Loading = default_weight_loading, counter_policy Counters = counters_off,
-          class Poisoning = unpoisoned>
+          class Poisoning = unpoisoned, activation_sharing_policy Sharing = default_activation_sharing>
 class image_store {
     using image = typename Device::image;
     using content = host_weights<typename Device::source>;
-    using table = typename List::table;
+    using kept = typename List::template kept<device::packs_small_products<Device>>;
+    using table = typename kept::table;
     using buffers_type = host_buffers<table, content, Loading, Counters, Poisoning>;
 
 public:
@@ -85,13 +96,28 @@ public:
     /// Products of one layer for one step: what a layer's forward takes. Holds the layer's images until it is destroyed.
     class step {
     public:
+        /// x for several products; see share_input.
+        [[nodiscard]] result<product_input> share(matrix_view<const float> x) { return share_input<Sharing>(dev_, scratch_, x); }
         /// As direct_products::multiply. Errors: besides those, the device's, where the store does not let the host do its work.
         template <class Product>
-        [[nodiscard]] status multiply(matrix_view<const float> x, const std::array<matrix_view<float>, Product::size>& y) {
+        [[nodiscard]] status multiply(const product_input& x, const std::array<matrix_view<float>, Product::size>& y) {
             static_assert(
                 List::template contains<Product>,
                 "frugal: this product is not in the layer's product_list; add it there, so that its weights are loaded");
-            constexpr std::size_t index = List::template index_of<Product>();
+            if constexpr (kept::template contains<Product>)
+                return multiply_kept<Product>(x, y);
+            else
+                return multiply_each<Formats>(dev_, scratch_, Product::of(weights_), x, y);
+        }
+
+    private:
+        friend class image_store;
+        step(image_store& store, Device& dev, workspace& scratch, const weights& w, lease<image> held)
+            : store_(store), dev_(dev), scratch_(scratch), weights_(w), lease_(std::move(held)) {}
+
+        template <class Product>
+        [[nodiscard]] status multiply_kept(const product_input& x, const std::array<matrix_view<float>, Product::size>& y) {
+            constexpr std::size_t index = kept::template index_of<Product>();
             constexpr bit_set bit = bit_set{1} << index;
             if ((lease_.modes() & bit) == 0) {
                 status done = on_device<Product>(index, x, y);
@@ -101,23 +127,18 @@ public:
                 // What was skipped because the image was there is needed now.
                 if constexpr (Loading::skips_resident) FRUGAL_TRY(store_.load(dev_, lease_, weights_));
             }
-            return store_.buffers_.template run<typename List::template host_reader<Product>>(
+            return store_.buffers_.template run<typename kept::template host_reader<Product>>(
                 lease_, [&](const auto&... matrix) -> status {
                     const std::array<quant::weight_view, Product::size> w = {matrix.weights()...};
                     return multiply_each<typename content::template host_formats<Formats>>(dev_, scratch_, w, x, y);
                 });
         }
 
-    private:
-        friend class image_store;
-        step(image_store& store, Device& dev, workspace& scratch, const weights& w, lease<image> held)
-            : store_(store), dev_(dev), scratch_(scratch), weights_(w), lease_(std::move(held)) {}
-
         template <class Product>
-        [[nodiscard]] status on_device(std::size_t index, matrix_view<const float> x,
+        [[nodiscard]] status on_device(std::size_t index, const product_input& x,
                                        const std::array<matrix_view<float>, Product::size>& y) {
             bool fresh = false;
-            FRUGAL_TRY(store_.buffers_.template run<typename List::template packer<Product>>(
+            FRUGAL_TRY(store_.buffers_.template run<typename kept::template packer<Product>>(
                 lease_, [&](const auto&... matrix) -> result<image> {
                     const std::array<typename Device::source, Product::size> parts = {matrix.source()...};
                     fresh = true;
@@ -130,7 +151,7 @@ public:
             if (resident == nullptr)
                 return fail(errc::device_failed, "image ", index, " of layer ", lease_.now().layer, " is not on the device");
             const count_time<Counters> timed(store_.counters(), counter::device_nanoseconds);
-            FRUGAL_TRY(ops::image_matmul(dev_, scratch_, *resident, x, std::span<const matrix_view<float>>(y)));
+            FRUGAL_TRY(multiply_image(dev_, scratch_, *resident, x, y));
             store_.counters().add(counter::image_products, 1);
             return {};
         }
@@ -144,7 +165,7 @@ public:
 
     /// Errors: invalid_argument.
     [[nodiscard]] static result<image_store> create(image_store_options options) {
-        FRUGAL_TRY_ASSIGN(auto images, residency<image>::create({options.layers, List::size, options.byte_budget, options.keep}));
+        FRUGAL_TRY_ASSIGN(auto images, residency<image>::create({options.layers, kept::size, options.byte_budget, options.keep}));
         return image_store(std::move(options), std::move(images));
     }
 
@@ -153,9 +174,9 @@ public:
     [[nodiscard]] result<step> begin(Device& dev, workspace& scratch, std::size_t layer, const weights& w) {
         const count_time<Counters> timed(counters(), counter::load_nanoseconds);
         slot_ = {&images_, dev.generation()};
-        const bit_set on_host = on_host_ ? List::all_on_host : 0;
+        const bit_set on_host = on_host_ ? kept::all_on_host : 0;
         FRUGAL_TRY_ASSIGN(auto held, lease<image>::begin({&slot_, 1}, {layer, version_}, on_host));
-        held.turn_on(held.settled() & ~held.resident() & List::all_on_host);  // refused images
+        held.turn_on(held.settled() & ~held.resident() & kept::all_on_host);  // refused images
         FRUGAL_TRY(load(dev, held, w));
         return step(*this, dev, scratch, w, std::move(held));
     }

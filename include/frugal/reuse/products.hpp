@@ -12,6 +12,7 @@
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/reader_table.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -25,12 +26,20 @@ template <auto... Member>
 struct product {
     static_assert(sizeof...(Member) > 0, "frugal: a product has at least one weight matrix: product<&weights::q>");
     static constexpr std::size_t size = sizeof...(Member);
+    static constexpr bool small = false;
     using members = buffers<Member...>;
 
     template <class Weights>
     [[nodiscard]] static std::array<quant::weight_view, size> of(const Weights& w) noexcept {
         return {w.*Member...};
     }
+};
+
+/// A product too small to be worth a call of another device: the host computes it from the file, unless the device packs such
+/// images too (device::packs_small_products).
+template <auto... Member>
+struct small_product : product<Member...> {
+    static constexpr bool small = true;
 };
 
 namespace detail {
@@ -48,8 +57,12 @@ struct product_table<std::index_sequence<I...>, Product...> {
         using packer = packs<Index, Member...>;
         using host_reader = reads_on_host<Index, Member...>;
     };
-    template <class Members, class... Rest>
+    template <class... Members>
     struct joined {
+        using type = buffers<>;
+    };
+    template <class Members>
+    struct joined<Members> {
         using type = Members;
     };
     template <auto... A, auto... B, class... Rest>
@@ -60,15 +73,12 @@ struct product_table<std::index_sequence<I...>, Product...> {
                      typename of<I, typename Product::members>::host_reader...>;
 };
 
-}  // namespace detail
-
-/// All products of one kind of layer, as `Weights` holds their matrices. A matrix belongs to one product.
+/// What a store knows of the products that it keeps images of; there may be none.
 template <class Weights, class... Product>
-struct product_list {
-    static_assert(sizeof...(Product) > 0, "frugal: a product_list has at least one product");
+struct product_set {
     using weights = Weights;
     static constexpr std::size_t size = sizeof...(Product);
-    using tables = detail::product_table<std::make_index_sequence<size>, Product...>;
+    using tables = product_table<std::make_index_sequence<size>, Product...>;
     /// Who reads which matrix: derived, see reader_table.
     using table = typename tables::table;
 
@@ -89,28 +99,52 @@ struct product_list {
     static constexpr bit_set all_on_host = table::images;
 };
 
+template <class Set, class... Product>
+struct large_products {
+    using type = Set;
+};
+template <class Weights, class... Kept, class First, class... Rest>
+struct large_products<product_set<Weights, Kept...>, First, Rest...>
+    : std::conditional_t<First::small, large_products<product_set<Weights, Kept...>, Rest...>,
+                         large_products<product_set<Weights, Kept..., First>, Rest...>> {};
+
+}  // namespace detail
+
+/// All products of one kind of layer, as `Weights` holds their matrices. A matrix belongs to one product.
+template <class Weights, class... Product>
+struct product_list : detail::product_set<Weights, Product...> {
+    static_assert(sizeof...(Product) > 0, "frugal: a product_list has at least one product");
+    /// The products that a device keeps images of.
+    template <bool SmallToo>
+    using kept = std::conditional_t<SmallToo, detail::product_set<Weights, Product...>,
+                                    typename detail::large_products<detail::product_set<Weights>, Product...>::type>;
+};
+
 /// y[i][t][r] = sum over c of w[i][r][c] * x[t][c] on the CPU, as one parallel region. x: [tokens, columns]; y[i]: [tokens, rows
 /// of w[i]]. Errors: those of ops::grouped_matmul.
 template <quant::format_list Formats, device::cpu_target Device, std::size_t N>
 [[nodiscard]] status multiply_each(Device& dev, workspace& scratch, const std::array<quant::weight_view, N>& w,
-                                   matrix_view<const float> x, const std::array<matrix_view<float>, N>& y) {
+                                   const product_input& x, const std::array<matrix_view<float>, N>& y) {
     workspace::scope scope(scratch);
-    FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, ops::prepare_activations(dev, scratch, x));
+    FRUGAL_TRY_ASSIGN(const ops::prepared_activations ready, make_ready(dev, scratch, x));
     std::array<ops::matmul_product, N> each;
     for (std::size_t i = 0; i < N; ++i) each[i] = {w[i], ready, y[i]};
     return ops::grouped_matmul<Formats>(dev, scratch, each);
 }
 
 /// Computes products on the CPU, from the blocks of the file.
-template <quant::format_list Formats, device::cpu_target Device, class Weights>
+template <quant::format_list Formats, device::cpu_target Device, class Weights,
+          activation_sharing_policy Sharing = default_activation_sharing>
 class direct_products {
 public:
     direct_products(Device& dev, workspace& scratch, const Weights& weights) noexcept
         : dev_(dev), scratch_(scratch), weights_(weights) {}
 
+    /// x for several products; see share_input.
+    [[nodiscard]] result<product_input> share(matrix_view<const float> x) { return share_input<Sharing>(dev_, scratch_, x); }
     /// y[i] = x times the product's matrix i; see multiply_each.
     template <class Product>
-    [[nodiscard]] status multiply(matrix_view<const float> x, const std::array<matrix_view<float>, Product::size>& y) {
+    [[nodiscard]] status multiply(const product_input& x, const std::array<matrix_view<float>, Product::size>& y) {
         return multiply_each<Formats>(dev_, scratch_, Product::of(weights_), x, y);
     }
 

@@ -104,7 +104,7 @@ inline constexpr bool all_declared<Declared, buffers<Read...>> = ((Declared::tem
 
 template <class... Reader>
 [[nodiscard]] constexpr bool one_packer_an_image() noexcept {
-    bit_set seen = 0;
+    [[maybe_unused]] bit_set seen = 0;
     bool ok = true;
     ((ok = ok && (Reader::image & seen) == 0, seen |= Reader::image), ...);
     return ok;
@@ -158,7 +158,7 @@ struct reader_table<buffers<Buffer...>, Reader...> {
     }
     /// Calls `f(constant<B>{})` for every buffer in order.
     template <class F>
-    static constexpr void for_each_buffer(F&& f) {
+    static constexpr void for_each_buffer([[maybe_unused]] F&& f) {
         (f(constant<Buffer>{}), ...);
     }
 };

@@ -13,6 +13,7 @@
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -84,12 +85,13 @@ template <class State>
 /// Projects, norms and rotates queries and keys, and projects the values, in scratch of the caller's scope.
 template <class NormWeight, class Device, class Products>
 [[nodiscard]] result<projected_heads> project(Device& dev, workspace& scratch, Products& products, const full_dims& d,
-                                              const full_weights& w, const batch& tokens, matrix_view<const float> x) {
+                                              const full_weights& w, const batch& tokens, const reuse::product_input& x) {
     projected_heads out;
-    FRUGAL_TRY_ASSIGN(out.queries_and_gates, scratch.matrix(x.rows(), d.heads * 2 * d.head_dim));
-    FRUGAL_TRY_ASSIGN(out.keys, scratch.matrix(x.rows(), d.kv_heads * d.head_dim));
-    FRUGAL_TRY_ASSIGN(out.values, scratch.matrix(x.rows(), d.kv_heads * d.head_dim));
-    FRUGAL_TRY_ASSIGN(auto angles, scratch.matrix(x.rows(), d.rope->rotary_dim));
+    const std::size_t rows = x.rows();
+    FRUGAL_TRY_ASSIGN(out.queries_and_gates, scratch.matrix(rows, d.heads * 2 * d.head_dim));
+    FRUGAL_TRY_ASSIGN(out.keys, scratch.matrix(rows, d.kv_heads * d.head_dim));
+    FRUGAL_TRY_ASSIGN(out.values, scratch.matrix(rows, d.kv_heads * d.head_dim));
+    FRUGAL_TRY_ASSIGN(auto angles, scratch.matrix(rows, d.rope->rotary_dim));
     FRUGAL_TRY(products.template multiply<qkv_product>(x, {out.queries_and_gates, out.keys, out.values}));
     const auto queries = heads_as_rows(out.queries_and_gates, d.heads, d.head_dim);
     const auto keys = heads_as_rows(out.keys, d.kv_heads, d.head_dim);

@@ -13,10 +13,12 @@
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/conv1d/conv1d.hpp"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
+#include "frugal/ops/matmul/activations.hpp"
+#include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/products.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -36,11 +38,12 @@ struct gdn_weights {
     std::span<const float> norm;       ///< [value dim], used as it is, shared by the heads
 };
 
-/// The products of a Gated DeltaNet layer; see reuse/products.hpp. alpha and beta are small and always the host's.
+/// The products of a Gated DeltaNet layer; see reuse/products.hpp.
 using gdn_qkv_product = reuse::product<&gdn_weights::qkv>;
 using gdn_z_product = reuse::product<&gdn_weights::z>;
 using gdn_out_product = reuse::product<&gdn_weights::out>;
-using gdn_products = reuse::product_list<gdn_weights, gdn_qkv_product, gdn_z_product, gdn_out_product>;
+using gdn_gates_product = reuse::small_product<&gdn_weights::alpha, &gdn_weights::beta>;
+using gdn_products = reuse::product_list<gdn_weights, gdn_qkv_product, gdn_z_product, gdn_out_product, gdn_gates_product>;
 
 /// Gated DeltaNet: project; causal convolution with SiLU over queries, keys and values; l2 norm of queries and keys; gates in
 /// f32; gated delta rule; gated norm; project.
@@ -85,7 +88,7 @@ struct gdn {
         FRUGAL_TRY(check<Formats>(d, w, sequences, b, x, y));
         const bool any = std::any_of(b.segments.begin(), b.segments.end(),
                                      [](const segment& s) { return s.sequence != sequence_id::padding && s.count != 0; });
-        if (any) FRUGAL_TRY(run<Formats>(dev, scratch, multiplier, d, w, sequences, b, x, y));
+        if (any) FRUGAL_TRY(run(dev, scratch, multiplier, d, w, sequences, b, x, y));
         for (const segment& s : b.segments)
             if (s.sequence == sequence_id::padding) fill_rows(y.rows_range(s.first, s.count));
         return {};
@@ -127,7 +130,7 @@ private:
         return vector("norm", w.norm, d.value_dim);
     }
 
-    template <class Formats, class Device, class Products>
+    template <class Device, class Products>
     [[nodiscard]] static status run(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
                                     state& sequences, const batch& b, matrix_view<const float> x, matrix_view<float> y) {
         const std::size_t rows = b.rows(), keys = d.key_heads * d.key_dim;
@@ -138,10 +141,10 @@ private:
         FRUGAL_TRY_ASSIGN(const auto read, scratch.matrix(rows, d.values()));
         FRUGAL_TRY_ASSIGN(const auto g, scratch.matrix(rows, d.value_heads));
         FRUGAL_TRY_ASSIGN(const auto beta, scratch.matrix(rows, d.value_heads));
-        FRUGAL_TRY(multiplier.template multiply<gdn_qkv_product>(x, {qkv}));
-        FRUGAL_TRY(multiplier.template multiply<gdn_z_product>(x, {z}));
-        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.alpha, x, g));
-        FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.beta, x, beta));
+        FRUGAL_TRY_ASSIGN(const reuse::product_input input, multiplier.share(x));
+        FRUGAL_TRY(multiplier.template multiply<gdn_qkv_product>(input, {qkv}));
+        FRUGAL_TRY(multiplier.template multiply<gdn_z_product>(input, {z}));
+        FRUGAL_TRY(multiplier.template multiply<gdn_gates_product>(input, {g, beta}));
         FRUGAL_TRY(ops::delta_gates(dev, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
         // From here on sequences change, so what the rest needs is taken, and given back, beforehand.
         FRUGAL_TRY(make_room(dev, scratch, d, x.rows()));

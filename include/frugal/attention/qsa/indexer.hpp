@@ -11,11 +11,12 @@
 #include "frugal/attention/qsa/qsa_cache.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
-#include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/products.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -35,6 +36,11 @@ struct qsa_weights : full_weights {
     quant::weight_view indexer_k;                           ///< [index_dim, hidden]
     std::span<const float> indexer_q_norm, indexer_k_norm;  ///< [index_dim]
 };
+
+/// The products of a QSA layer; see reuse/products.hpp. Queries of the indexer are needed only where a choice is to be made.
+using indexer_q_product = reuse::small_product<&qsa_weights::indexer_q>;
+using indexer_k_product = reuse::small_product<&qsa_weights::indexer_k>;
+using qsa_products = reuse::product_list<qsa_weights, qkv_product, out_product, indexer_q_product, indexer_k_product>;
 
 namespace detail {
 
@@ -76,9 +82,10 @@ void pool_block(const token_store<Scalar>& raw_keys, const reuse::block_ratio& r
 
 /// Projects and writes the raw indexer keys of the batch, then the keys of the blocks that it completes: mean of the raw
 /// keys, norm, rotation at the block's first token. The cache has room reserved.
-template <class Formats, class NormWeight, class Device, class Cache>
-[[nodiscard]] status write_index_keys(Device& dev, workspace& scratch, const qsa_dims& d, const qsa_weights& w, Cache& cache,
-                                      const reuse::qsa_layout& layout, const batch& tokens, matrix_view<const float> x) {
+template <class NormWeight, class Device, class Products, class Cache>
+[[nodiscard]] status write_index_keys(Device& dev, workspace& scratch, Products& multiplier, const qsa_dims& d,
+                                      const qsa_weights& w, Cache& cache, const reuse::qsa_layout& layout, const batch& tokens,
+                                      const reuse::product_input& x) {
     struct completed {
         sequence_id sequence;
         reuse::block_index block;
@@ -86,7 +93,7 @@ template <class Formats, class NormWeight, class Device, class Cache>
     const reuse::block_ratio ratio = layout.ratio();
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto raw, scratch.matrix(x.rows(), d.index_dim));
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.indexer_k, x, raw));
+    FRUGAL_TRY(multiplier.template multiply<indexer_k_product>(x, {raw}));
     FRUGAL_TRY_ASSIGN(auto blocks, scratch.array<completed>(x.rows()));
     FRUGAL_TRY_ASSIGN(auto positions, scratch.array<rope_position>(x.rows()));
     std::size_t count = 0;
@@ -114,10 +121,10 @@ template <class Formats, class NormWeight, class Device, class Cache>
 }
 
 /// Indexer queries, normed and rotated, into out: [rows, index_heads * index_dim].
-template <class Formats, class NormWeight, class Device>
-[[nodiscard]] status index_queries(Device& dev, workspace& scratch, const qsa_dims& d, const qsa_weights& w,
-                                   matrix_view<const float> angles, matrix_view<const float> x, matrix_view<float> out) {
-    FRUGAL_TRY(ops::matmul<Formats>(dev, scratch, w.indexer_q, x, out));
+template <class NormWeight, class Device, class Products>
+[[nodiscard]] status index_queries(Device& dev, Products& multiplier, const qsa_dims& d, const qsa_weights& w,
+                                   matrix_view<const float> angles, const reuse::product_input& x, matrix_view<float> out) {
+    FRUGAL_TRY(multiplier.template multiply<indexer_q_product>(x, {out}));
     const auto heads = heads_as_rows(out, d.index_heads, d.index_dim);
     FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(heads), w.indexer_q_norm, d.eps, heads));
     return ops::apply_rope(dev, *d.rope, angles, out, d.index_heads, d.index_dim);

@@ -14,6 +14,7 @@
 #include "frugal/core/error.hpp"
 #include "frugal/ops/attention/attention.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -37,7 +38,7 @@ struct qsa {
     static constexpr std::size_t ratio = Ratio;
     using dims = qsa_dims;
     using weights = qsa_weights;
-    using products = full_products;  ///< the indexer's small products are always the host's
+    using products = qsa_products;
     using state = qsa_cache<Scalar, IndexScalar>;
 
     /// A cache for layers of these sizes; see qsa_cache for `raw_history`. Errors: invalid_argument.
@@ -54,7 +55,7 @@ struct qsa {
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& cache,
                                         const batch& tokens, const reuse::qsa_layout& layout, matrix_view<const float> x,
                                         matrix_view<float> y) {
-        reuse::direct_products<Formats, Device, full_weights> direct(dev, scratch, w);
+        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
         return forward<Formats>(dev, scratch, direct, d, w, cache, tokens, layout, x, y);
     }
 
@@ -71,9 +72,10 @@ struct qsa {
                         " features with a cache of ", cache.index_dim());
         if (tokens.rows() == 0) return {};
         workspace::scope scope(scratch);
-        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<NormWeight>(dev, scratch, multiplier, d, w, tokens, x)));
+        FRUGAL_TRY_ASSIGN(const reuse::product_input input, multiplier.share(x));
+        FRUGAL_TRY_ASSIGN(auto heads, (detail::project<NormWeight>(dev, scratch, multiplier, d, w, tokens, input)));
         FRUGAL_TRY(detail::write_cache(dev, cache, tokens, heads));
-        FRUGAL_TRY((detail::write_index_keys<Formats, NormWeight>(dev, scratch, d, w, cache, layout, tokens, x)));
+        FRUGAL_TRY((detail::write_index_keys<NormWeight>(dev, scratch, multiplier, d, w, cache, layout, tokens, input)));
 
         // What each row may see. Rows that see every block need neither a list nor the indexer's queries.
         const std::size_t top = d.budget / Ratio;
@@ -105,7 +107,7 @@ struct qsa {
             FRUGAL_TRY(attend(0, tokens.rows()));
         } else {
             FRUGAL_TRY_ASSIGN(auto queries, scratch.matrix(tokens.rows(), d.index_heads * d.index_dim));
-            FRUGAL_TRY((detail::index_queries<Formats, NormWeight>(dev, scratch, d, w, heads.angles, x, queries)));
+            FRUGAL_TRY((detail::index_queries<NormWeight>(dev, multiplier, d, w, heads.angles, input, queries)));
             // Some rows at a time, so that their lists of tokens stay small.
             const std::size_t width = detail::most_chosen(layout.ratio(), top);
             const std::size_t most = std::min(tokens.rows(), std::max(rows_at_once, 4 * dev.concurrency()));

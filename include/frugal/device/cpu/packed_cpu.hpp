@@ -27,6 +27,7 @@ public:
     using source = quant::weight_view;
     using image_formats = Formats;
     static constexpr std::string_view name = "packed_cpu";
+    static constexpr bool packs_small_products = true;
 
     using cpu<Isa, Counters, Activations>::cpu;
 

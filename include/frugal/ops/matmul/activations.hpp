@@ -10,6 +10,8 @@
 #include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/matmul/activations_cpu.hpp"
+#include "frugal/quant/list.hpp"
+#include "frugal/quant/panels.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -56,6 +58,58 @@ template <device::cpu_target Device>
         out.scales = scales.data();
         out.code_sums = sums.data();
     }
+    return out;
+}
+
+/// Whether products of `dev` read f32 activations for weights of this type, not only their 8-bit codes.
+/// Precondition: the type is in the list.
+template <quant::format_list Formats, device::cpu_target Device>
+[[nodiscard]] bool reads_values(const Device&, quant::type_id type) {
+    bool read = true;
+    if constexpr (device::activations_of<Device>::quantized)
+        (void)quant::visit<Formats>(
+            type, [&]<class Format>(type_tag<Format>) { read = !quant::coded_layout<quant::panel_of<Format>>; });
+    return read;
+}
+
+/// Rows picked from activations that are ready already: row i is row rows[i] of x, with the bits that it has there, in scratch
+/// of the caller's scope. `values`: whether the result needs them in f32 too (reads_values); it has none otherwise.
+/// Errors: out_of_memory. Precondition: each row is one of x.
+template <device::cpu_target Device>
+[[nodiscard]] result<prepared_activations> gather_activations(Device& dev, workspace& scratch, const prepared_activations& x,
+                                                              std::span<const std::size_t> rows, bool values = true) {
+    prepared_activations out = x;
+    const std::size_t padded = x.groups * quant::panel_group, count = rows.size();
+    out.rows = count;
+    out.values = nullptr;
+    out.stride = 0;
+    float* to = nullptr;
+    if (values || x.codes == nullptr) {
+        FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(count, padded));
+        out.values = to = copy.data();
+        out.stride = padded;
+    }
+    std::span<std::int8_t> codes;
+    std::span<float> scales;
+    std::span<std::int16_t> sums;
+    if (x.codes != nullptr) {
+        FRUGAL_TRY_ASSIGN(codes, scratch.template array<std::int8_t>(count * padded));
+        FRUGAL_TRY_ASSIGN(scales, scratch.template array<float>(count * x.groups));
+        FRUGAL_TRY_ASSIGN(sums, scratch.template array<std::int16_t>(count * x.groups * 2));
+        out.codes = codes.data();
+        out.scales = scales.data();
+        out.code_sums = sums.data();
+    }
+    dev.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+            const prepared_activations from = x.rows_range(rows[i], 1);
+            if (to != nullptr) std::memcpy(to + i * padded, from.values, padded * sizeof(float));
+            if (x.codes == nullptr) continue;
+            std::memcpy(codes.data() + i * padded, from.codes, padded);
+            std::memcpy(scales.data() + i * x.groups, from.scales, x.groups * sizeof(float));
+            std::memcpy(sums.data() + i * x.groups * 2, from.code_sums, x.groups * 2 * sizeof(std::int16_t));
+        }
+    });
     return out;
 }
 

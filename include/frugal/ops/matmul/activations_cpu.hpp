@@ -24,7 +24,7 @@ struct prepared_activations {
     [[nodiscard]] prepared_activations rows_range(std::size_t first, std::size_t count) const noexcept {
         prepared_activations out = *this;
         out.rows = count;
-        out.values += first * stride;
+        if (values != nullptr) out.values += first * stride;
         if (codes != nullptr) {
             out.codes += first * groups * quant::panel_group;
             out.scales += first * groups;
