@@ -1,5 +1,6 @@
 // Whole models whose products run on an emulated NPU behind the real XRT: the same logits with and without load-skip, close to the
 // host's, and right where the device fails.
+#include "frugal/ops/matmul/matmul.hpp"
 #include "model_support.hpp"
 #include "xrt_device.hpp"
 
