@@ -2,8 +2,9 @@
 // them together, in one process on the same data.
 //
 // The projections of queries, keys, values and output are left out on both sides: they do not depend on the context. The
-// indexer's own projections, norms, rotations, caches, scores, choice, attention and gate are in. Both sides compute the same
-// heads; that is checked before anything is timed, with indexer keys in f32 and at a token where both choose the same cells.
+// indexer's own projections (8-bit activations on both sides; ours from images), norms, rotations, caches, scores, choice,
+// attention and gate are in. Both sides compute the same heads; that is checked before anything is timed, with indexer keys in f32
+// and at a token where both choose the same cells.
 // Our indexer keys are bf16, ggml's f16; `f32 keys` shows ours in f32.
 // One thread is timed by its processor time; rounds of both sides alternate, and medians are shown.
 //
@@ -24,7 +25,9 @@
 #include "comparison.hpp"
 #include "frugal/core/version.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
+#include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/quant/formats.hpp"
+#include "frugal/reuse/image_products.hpp"
 #include "ggml.hpp"
 #include "qsa_data.hpp"
 #include "qsa_peer.hpp"
@@ -37,15 +40,21 @@ namespace {
 namespace attention = fg::attention;
 using norm_weight = fg::ops::norm_weight::zero_centred;
 
-/// Hands out projections that were computed before, and keeps what would go into the output's.
+/// Hands out projections that were computed before, and keeps what would go into the output's; the indexer's are `Rest`'s.
+template <class Rest>
 struct given_products {
     const qsa_data& data;
-    std::vector<float> gated;
+    std::vector<float>& gated;
+    Rest& rest;
 
+    [[nodiscard]] fg::result<fg::reuse::product_input> share(fg::matrix_view<const float> x) { return rest.share(x); }
     template <class Product>
-    [[nodiscard]] fg::status multiply(fg::matrix_view<const float> x,
+    [[nodiscard]] fg::status multiply(const fg::reuse::product_input& input,
                                       const std::array<fg::matrix_view<float>, Product::size>& y) {
-        if constexpr (std::is_same_v<Product, attention::qkv_product>) {
+        const fg::matrix_view<const float> x = input.x;
+        if constexpr (Product::small) {
+            return rest.template multiply<Product>(input, y);
+        } else if constexpr (std::is_same_v<Product, attention::qkv_product>) {
             const std::array<const float*, 3> from = {data.queries_and_gates.data(), data.keys.data(), data.values.data()};
             for (std::size_t i = 0; i < 3; ++i) std::memcpy(y[i].data(), from[i], y[i].rows() * y[i].cols() * sizeof(float));
         } else {
@@ -61,12 +70,16 @@ template <class Isa, class IndexScalar>
 class layer {
     using variant = attention::qsa<shape::ratio, norm_weight, fg::half, IndexScalar>;
     using layout_type = fg::reuse::qsa_layout;
+    using formats = fg::quant::list<fg::quant::f32, fg::quant::q8_0>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
+    using store = fg::reuse::image_store<attention::qsa_products, device, formats>;
 
 public:
     /// `most`: tokens that the cache is to hold.
     explicit layer(const qsa_data& data, std::size_t most)
         : rope_(fg::ops::rope_table::make(static_cast<double>(shape::theta), shape::rotary_dim, shape::sections)),
-          products_{data, {}} {
+          data_(data),
+          store_(store::create({.layers = 1}).value()) {
         dims_.hidden = shape::hidden;
         dims_.heads = shape::heads;
         dims_.kv_heads = shape::kv_heads;
@@ -89,7 +102,7 @@ public:
     /// Fills cache and layout up to `length` tokens with the past of the data.
     [[nodiscard]] fg::status grow(std::size_t length) {
         const std::size_t begin = cache_->length(sequence);
-        FRUGAL_TRY(write_past<norm_weight>(device_, scratch_, rope_, products_.data, *cache_, length));
+        FRUGAL_TRY(write_past<norm_weight>(device_, scratch_, rope_, data_, *cache_, length));
         return append(length - begin);
     }
 
@@ -98,19 +111,22 @@ public:
         FRUGAL_TRY(append(tokens));
         const attention::segment part{sequence, 0, tokens};
         y_.resize(tokens * shape::hidden);
-        FRUGAL_TRY(variant::template forward<formats>(
-            device_, scratch_, products_, dims_, weights_, *cache_, {{&part, 1}, positions_}, *layout_,
-            fg::matrix_view<const float>(products_.data.x.data(), tokens, shape::hidden),
-            fg::matrix_view<float>(y_.data(), tokens, shape::hidden)));
+        {
+            FRUGAL_TRY_ASSIGN(auto step, store_.begin(device_, scratch_, 0, weights_));
+            given_products<typename store::step> products{data_, gated_, step};
+            FRUGAL_TRY(variant::template forward<formats>(device_, scratch_, products, dims_, weights_, *cache_,
+                                                          {{&part, 1}, positions_}, *layout_,
+                                                          fg::matrix_view<const float>(data_.x.data(), tokens, shape::hidden),
+                                                          fg::matrix_view<float>(y_.data(), tokens, shape::hidden)));
+        }
         FRUGAL_TRY(cache_->rollback(sequence, tokens));
         return layout_->rollback(sequence, tokens);
     }
     /// Gated heads of the latest run: [tokens, heads * head_dim].
-    [[nodiscard]] const std::vector<float>& result() const { return products_.gated; }
+    [[nodiscard]] const std::vector<float>& result() const { return gated_; }
     [[nodiscard]] std::size_t bytes() const { return cache_->bytes(); }
 
 private:
-    using formats = fg::quant::list<fg::quant::q8_0>;
     static constexpr attention::sequence_id sequence{0};
 
     [[nodiscard]] fg::status append(std::size_t tokens) {
@@ -122,12 +138,14 @@ private:
     fg::ops::rope_table rope_;
     attention::qsa_dims dims_;
     attention::qsa_weights weights_;
-    given_products products_;
+    const qsa_data& data_;
+    store store_;
+    std::vector<float> gated_;
     std::unique_ptr<typename variant::state> cache_;
     std::unique_ptr<layout_type> layout_;
     std::vector<fg::ops::rope_position> positions_;
     std::vector<float> y_;
-    fg::device::cpu<Isa> device_{executor()};
+    device device_{executor()};
     fg::workspace scratch_;
 };
 

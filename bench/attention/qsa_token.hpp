@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench.hpp"
+#include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/model/transformer.hpp"
 #include "frugal/quant/formats/q4_k.hpp"
 #include "frugal/quant/formats/q5_0.hpp"
@@ -18,9 +19,10 @@ namespace bench {
 /// Embedding and head are cut to a few rows: they do not depend on the context.
 template <class Isa>
 class token_model {
-    using formats = fg::quant::list<fg::quant::q4_k, fg::quant::q5_0>;
+    using formats = fg::quant::list<fg::quant::f32, fg::quant::q4_k, fg::quant::q5_0>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
     using model_type = fg::model::transformer<fg::model::qwen4exp<shape::ratio>, fg::model::convention::hugging_face,
-                                              fg::policies<fg::device::cpu<Isa>, formats>>;
+                                              fg::policies<device, formats>>;
     using state_type = typename model_type::state;
 
 public:
@@ -33,6 +35,7 @@ public:
         const fg::model::config sizes = config();
         model_ = std::make_unique<model_type>(model_type::create(sizes, make(sizes)).value());
         state_ = std::make_unique<state_type>(model_->make_state({.sequences = 1, .max_tokens = most}).value());
+        store_ = std::make_unique<typename model_type::store_type>(model_->make_store().value());
         rope_ = fg::ops::rope_table::make(static_cast<double>(shape::theta), shape::rotary_dim, shape::sections);
     }
 
@@ -53,7 +56,7 @@ public:
     [[nodiscard]] fg::status run() {
         const fg::attention::segment part{fg::attention::sequence_id{0}, 0, 1};
         token_ = (token_ * 7 + 1) % 256;
-        return model_->forward(device_, scratch_, *state_, {{&token_, 1}, {&part, 1}}, {});
+        return model_->forward(device_, scratch_, *store_, *state_, {{&token_, 1}, {&part, 1}}, {});
     }
 
 private:
@@ -160,10 +163,11 @@ private:
     aligned_bytes wide_, narrow_;
     std::size_t next_wide_ = 0, next_narrow_ = 0;
     std::unique_ptr<model_type> model_;
+    std::unique_ptr<typename model_type::store_type> store_;
     std::unique_ptr<state_type> state_;
     fg::ops::rope_table rope_;
     std::int32_t token_ = 1;
-    fg::device::cpu<Isa> device_{executor()};
+    device device_{executor()};
     fg::workspace scratch_;
 };
 
