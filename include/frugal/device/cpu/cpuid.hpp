@@ -60,8 +60,15 @@ FRUGAL_ALWAYS_INLINE unsigned saved_state() noexcept {
            detail::has_bits(detail::leaf(7).c, vnni) && detail::has_bits(detail::saved_state(), xmm_ymm_zmm);
 }
 
+/// AMX with 8-bit integers, and the operating system saves tiles. A process must ask for them too; see amx.hpp.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_amx_int8() noexcept {
+    constexpr unsigned tile = 1u << 24, int8 = 1u << 25, tile_state = 0x60000;
+    return detail::has_bits(detail::leaf(7).d, tile | int8) && detail::has_bits(detail::saved_state(), tile_state);
+}
+
 #else
 
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_amx_int8() noexcept { return false; }
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx2() noexcept { return false; }
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx512() noexcept { return false; }
 

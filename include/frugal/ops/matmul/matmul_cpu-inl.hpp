@@ -3,6 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "frugal/device/cpu/amx.hpp"
 #include "frugal/device/cpu/simd.hpp"
 #include "frugal/device/cpu/simd_integer.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
@@ -66,10 +67,13 @@ FRUGAL_ALWAYS_INLINE void multiply_codes_by_row(const std::byte* panel, const pr
     for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
 }
 
+/// No unit of 16 x 16 dot products.
+struct no_tiles {};
+
 /// One panel times all rows of x, in integers.
-template <class Isa, class Layout>
-FRUGAL_ALWAYS_INLINE void multiply_codes(const std::byte* panel, const prepared_activations& x, std::size_t row, std::size_t rows,
-                                         float* sums) {
+template <class Isa, class Layout, class Tiles>
+FRUGAL_ALWAYS_INLINE void multiply_codes(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
+                                         std::size_t row, std::size_t rows, float* sums) {
     using kind = typename Layout::kind;
     if (rows == 1) return multiply_codes_by_row<Isa, Layout>(panel, x, row, sums);
     code_groups w;
@@ -81,9 +85,14 @@ FRUGAL_ALWAYS_INLINE void multiply_codes(const std::byte* panel, const prepared_
             w.codes[g] = Layout::codes(block, (first + g) % Layout::groups, w.room[g]);
             Layout::scales(block, (first + g) % Layout::groups, w.scales[g]);
         }
-        for_each_tile<4>(rows, [&](auto tokens, std::size_t t) {
-            code_tile<Isa, kind, Layout::has_offsets, decltype(tokens)::value>(w, count, x, row + t, first,
-                                                                               sums + t * quant::panel_rows);
+        std::size_t done = 0;
+        if constexpr (!std::is_same_v<Tiles, no_tiles>)
+            for (; done + 16 <= rows; done += 16)
+                code_block<Isa, kind, Layout::has_offsets>(tiles, w, count, x, row + done, first,
+                                                           sums + done * quant::panel_rows);
+        for_each_tile<4>(rows - done, [&](auto tokens, std::size_t t) {
+            code_tile<Isa, kind, Layout::has_offsets, decltype(tokens)::value>(w, count, x, row + done + t, first,
+                                                                               sums + (done + t) * quant::panel_rows);
         });
     }
 }
@@ -137,8 +146,8 @@ FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared
     }
 }
 
-template <class Isa, class Format, class Activations>
-FRUGAL_ALWAYS_INLINE void multiply_panel(const std::byte* panel, std::size_t first_row, std::size_t rows,
+template <class Isa, class Format, class Activations, class Tiles>
+FRUGAL_ALWAYS_INLINE void multiply_panel(const Tiles& tiles, const std::byte* panel, std::size_t first_row, std::size_t rows,
                                          const prepared_activations& x, matrix_view<float> y, float* sums) {
     using layout = quant::panel_of<Format>;
     const std::size_t count = rows - first_row < quant::panel_rows ? rows - first_row : quant::panel_rows;
@@ -146,12 +155,21 @@ FRUGAL_ALWAYS_INLINE void multiply_panel(const std::byte* panel, std::size_t fir
         const std::size_t n = x.rows - begin < matmul_slice ? x.rows - begin : matmul_slice;
         std::memset(sums, 0, n * quant::panel_rows * sizeof(float));
         if constexpr (quant::coded_layout<layout> && Activations::quantized)
-            multiply_codes<Isa, layout>(panel, x, begin, n, sums);
+            multiply_codes<Isa, layout>(tiles, panel, x, begin, n, sums);
         else
             multiply_floats<Isa, layout>(panel, x, begin, n, sums);
         for (std::size_t t = 0; t < n; ++t)
             std::memcpy(y.row(begin + t) + first_row, sums + t * quant::panel_rows, count * sizeof(float));
     }
+}
+
+/// Calls f(unit of tiles) with the one that this instruction set has on this machine, if products can use it.
+template <class Isa, class Format, class Activations, class F>
+FRUGAL_ALWAYS_INLINE void with_tiles(const prepared_activations& x, const F& f) {
+    // A tile's 16 rows: with fewer, integer dot products take no longer.
+    if constexpr (Isa::vector_bytes == 64 && Activations::quantized && quant::coded_layout<quant::panel_of<Format>>)
+        if (x.rows >= 16 && simd::amx_tiles::available()) return f(simd::amx_tiles());
+    f(no_tiles());
 }
 
 }  // namespace detail
@@ -160,8 +178,11 @@ template <class Isa, class Format, class Activations>
 void matmul_panels(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,
                    std::size_t panel_end, float* scratch) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t p = panel_begin; p < panel_end; ++p)
-        detail::multiply_panel<Isa, Format, Activations>(w.panel(p), p * quant::panel_rows, w.rows, x, y, scratch);
+    detail::with_tiles<Isa, Format, Activations>(
+        x, [&](const auto& tiles) __attribute__((always_inline)) {
+            for (std::size_t p = panel_begin; p < panel_end; ++p)
+                detail::multiply_panel<Isa, Format, Activations>(tiles, w.panel(p), p * quant::panel_rows, w.rows, x, y, scratch);
+        });
 }
 
 template <class Isa, class Format, class Activations>
@@ -170,11 +191,14 @@ void matmul_rows(const quant::weight_view& w, const prepared_activations& x, mat
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const std::size_t bytes = quant::panel_bytes<Format>(w.cols);
     std::byte* const panel = reinterpret_cast<std::byte*>(scratch + panel_scratch);
-    for (std::size_t p = panel_begin; p < panel_end; ++p) {
-        std::memset(panel, 0, bytes);
-        quant::pack_panel<Format>(w, p, panel);
-        detail::multiply_panel<Isa, Format, Activations>(panel, p * quant::panel_rows, w.rows, x, y, scratch);
-    }
+    detail::with_tiles<Isa, Format, Activations>(
+        x, [&](const auto& tiles) __attribute__((always_inline)) {
+            for (std::size_t p = panel_begin; p < panel_end; ++p) {
+                std::memset(panel, 0, bytes);
+                quant::pack_panel<Format>(w, p, panel);
+                detail::multiply_panel<Isa, Format, Activations>(tiles, panel, p * quant::panel_rows, w.rows, x, y, scratch);
+            }
+        });
 }
 
 }  // namespace ops::cpu

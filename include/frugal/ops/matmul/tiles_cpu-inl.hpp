@@ -3,6 +3,7 @@
 /// through its kind of codes, so formats that are alike share the machine code.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "frugal/device/cpu/simd.hpp"
 #include "frugal/device/cpu/simd_integer.hpp"
@@ -44,6 +45,31 @@ struct code_rows {
     }
 };
 
+/// total[t] += what the integers `dots`, of one run of a group, stand for.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE void add_scaled_dots(const simd::ints<Isa> (&dots)[quant::panel_rows / simd::width<Isa>], std::int32_t shift,
+                                          const float* scales, simd::vec<Isa> scale,
+                                          simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    for (std::size_t v = 0; v < registers; ++v)
+        total[v] += __builtin_convertvector(dots[v] - shift, simd::vec<Isa>) * (simd::load<Isa>(scales + v * width) * scale);
+}
+
+/// The sum of a row's codes in a run of a group: run 0 or 1 of two, or all of it.
+template <class Kind>
+[[nodiscard]] FRUGAL_ALWAYS_INLINE std::int32_t sum_of_run(const std::int16_t* sums, std::size_t run) noexcept {
+    return quant::panel_group / Kind::run == 2 ? sums[run] : sums[0] + sums[1];
+}
+
+/// total += a group's offsets times the sum of a row's activations there.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE void add_offsets(const float* offsets, const std::int16_t* sums, float scale,
+                                      simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    const simd::vec<Isa> of_x = simd::broadcast<Isa>(scale * static_cast<float>(sums[0] + sums[1]));
+    for (std::size_t v = 0; v < registers; ++v) total[v] += simd::load<Isa>(offsets + v * width) * of_x;
+}
+
 /// total[t] += the product of one group of a panel with group g of the rows x, in integers.
 template <class Isa, class Kind, bool HasOffsets, std::size_t Tokens>
 FRUGAL_ALWAYS_INLINE void add_code_group(const std::uint8_t* codes, const quant::group_scales& scales, const code_rows<Tokens>& x,
@@ -57,23 +83,12 @@ FRUGAL_ALWAYS_INLINE void add_code_group(const std::uint8_t* codes, const quant:
         for (std::size_t t = 0; t < Tokens; ++t) from[t] = x.codes[t] + g * quant::panel_group + run * Kind::run;
         simd::ints<Isa> dots[Tokens][registers];
         simd::quad_dots<Isa, Kind::is_signed, Kind::most, Kind::run / 4>(codes + run * Kind::run * quant::panel_rows, from, dots);
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            const simd::vec<Isa> scale = simd::broadcast<Isa>(x.scales[t][g]);
-            std::int32_t shift = 0;
-            if constexpr (bias != 0)
-                shift = bias * (runs == 2 ? x.sums[t][2 * g + run] : x.sums[t][2 * g] + x.sums[t][2 * g + 1]);
-            for (std::size_t v = 0; v < registers; ++v)
-                total[t][v] += __builtin_convertvector(dots[t][v] - shift, simd::vec<Isa>) *
-                               (simd::load<Isa>(scales.scales[run] + v * width) * scale);
-        }
+        for (std::size_t t = 0; t < Tokens; ++t)
+            add_scaled_dots<Isa>(dots[t], bias == 0 ? 0 : bias * sum_of_run<Kind>(x.sums[t] + 2 * g, run), scales.scales[run],
+                                 simd::broadcast<Isa>(x.scales[t][g]), total[t]);
     }
-    if constexpr (HasOffsets) {
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            const float sum = static_cast<float>(x.sums[t][2 * g] + x.sums[t][2 * g + 1]);
-            const simd::vec<Isa> of_x = simd::broadcast<Isa>(x.scales[t][g] * sum);
-            for (std::size_t v = 0; v < registers; ++v) total[t][v] += simd::load<Isa>(scales.offsets + v * width) * of_x;
-        }
-    }
+    if constexpr (HasOffsets)
+        for (std::size_t t = 0; t < Tokens; ++t) add_offsets<Isa>(scales.offsets, x.sums[t] + 2 * g, x.scales[t][g], total[t]);
 }
 
 /// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x, in integers.
@@ -88,6 +103,41 @@ void code_tile(const code_groups& w, std::size_t count, const prepared_activatio
     for (std::size_t g = 0; g < count; ++g)
         add_code_group<Isa, Kind, HasOffsets, Tokens>(w.codes[g], w.scales[g], rows, g, total);
     for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);
+}
+
+/// code_tile for 16 rows of x, by a unit that gives 16 x 16 dot products at once (device/cpu/amx.hpp): the same bits.
+template <class Isa, class Kind, bool HasOffsets, class Tiles>
+void code_block(const Tiles& tiles, const code_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
+                std::size_t first, float* sums) {
+    constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width, rows = 16;
+    const std::size_t stride = x.groups * quant::panel_group;
+    const std::int8_t* const codes = x.codes + row * stride + first * quant::panel_group;
+    const float* const scales = x.scales + row * x.groups + first;
+    const std::int16_t* const code_sums = x.code_sums + 2 * (row * x.groups + first);
+    simd::vec<Isa> total[rows][registers];
+    for (std::size_t t = 0; t < rows; ++t)
+        for (std::size_t v = 0; v < registers; ++v) total[t][v] = simd::load<Isa>(sums + t * quant::panel_rows + v * width);
+    for (std::size_t g = 0; g < count; ++g) {
+        for (std::size_t run = 0; run < quant::panel_group / Kind::run; ++run) {
+            alignas(64) std::int32_t dots[rows][quant::panel_rows];
+            const std::size_t column = run * Kind::run;
+            tiles.template dots<Kind::is_signed, Kind::run / 4>(w.codes[g] + column * quant::panel_rows,
+                                                                codes + g * quant::panel_group + column, stride, dots);
+            for (std::size_t t = 0; t < rows; ++t) {
+                simd::ints<Isa> of_row[registers];
+                std::memcpy(of_row, dots[t], sizeof(of_row));
+                const std::int32_t shift =
+                    Kind::offset == 0 ? 0 : Kind::offset * sum_of_run<Kind>(code_sums + 2 * (t * x.groups + g), run);
+                add_scaled_dots<Isa>(of_row, shift, w.scales[g].scales[run], simd::broadcast<Isa>(scales[t * x.groups + g]),
+                                     total[t]);
+            }
+        }
+        if constexpr (HasOffsets)
+            for (std::size_t t = 0; t < rows; ++t)
+                add_offsets<Isa>(w.scales[g].offsets, code_sums + 2 * (t * x.groups + g), scales[t * x.groups + g], total[t]);
+    }
+    for (std::size_t t = 0; t < rows; ++t)
         for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + t * quant::panel_rows + v * width, total[t][v]);
 }
 

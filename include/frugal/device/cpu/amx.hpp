@@ -1,0 +1,102 @@
+#pragma once
+/// Integer tiles: dot products of 16 rows of codes with 16 rows of activations at once (Intel AMX int8). A part of isa::avx512's
+/// products where the processor has it; sums are exact, so results have the same bits with and without.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "frugal/core/config.hpp"
+#include "frugal/device/cpu/cpuid.hpp"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace device::amx {
+
+namespace detail {
+
+/// Forced inline, as all that objects with different flags call.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool ask() noexcept {
+#if defined(__x86_64__) && defined(__linux__)
+    const char* const wish = std::getenv("FRUGAL_AMX");
+    if (wish != nullptr && std::strcmp(wish, "0") == 0) return false;
+    constexpr long request_permission = 0x1023, tile_data = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+    return cpuid::has_amx_int8() && ::syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+}  // namespace detail
+
+/// Whether this process may use AMX int8: the processor has it, the operating system grants it, and FRUGAL_AMX is not 0.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool available() noexcept {
+    static const bool granted = detail::ask();
+    return granted;
+}
+
+}  // namespace device::amx
+
+namespace simd {
+
+/// The tile registers, configured for `dots` while an object lives, on the thread that made it.
+/// Anything with the same members may stand in its place (tests have one that computes in plain C++).
+class amx_tiles {
+public:
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool available() noexcept { return device::amx::available(); }
+
+#if defined(__x86_64__)
+    FRUGAL_ALWAYS_INLINE amx_tiles() noexcept {
+        // Palette 1. Tile 0: sums; 1 and 2: activations and codes of 32 columns; 3 and 4: of 16.
+        struct alignas(64) {
+            std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+            std::uint16_t row_bytes[16] = {64, 32, 64, 16, 64};
+            std::uint8_t rows[16] = {16, 16, 8, 16, 4};
+        } tiles;
+        static_assert(sizeof(tiles) == 64);
+        asm volatile("ldtilecfg %0" : : "m"(tiles));
+    }
+    FRUGAL_ALWAYS_INLINE ~amx_tiles() { asm volatile("tilerelease"); }
+    amx_tiles(const amx_tiles&) = delete;
+    amx_tiles& operator=(const amx_tiles&) = delete;
+
+    /// out[t][r] = sum over k < 4 * Quads of (code k of row r) * x[t][k]. Codes: [Quads][16 rows][4], bytes; x: 16 rows of signed
+    /// bytes, `stride` bytes apart.
+    template <bool Signed, std::size_t Quads>
+    FRUGAL_ALWAYS_INLINE void dots(const std::uint8_t* codes, const std::int8_t* x, std::size_t stride,
+                                   std::int32_t (&out)[16][16]) const noexcept {
+        static_assert(Quads == 8 || Quads == 4);
+        constexpr std::size_t line = 64;
+        if constexpr (Quads == 8)
+            asm volatile(
+                "tilezero %%tmm0\n\t"
+                "tileloadd (%0,%1,1), %%tmm1\n\t"
+                "tileloadd (%2,%3,1), %%tmm2"
+                :
+                : "r"(x), "r"(stride), "r"(codes), "r"(line)
+                : "memory");
+        else
+            asm volatile(
+                "tilezero %%tmm0\n\t"
+                "tileloadd (%0,%1,1), %%tmm3\n\t"
+                "tileloadd (%2,%3,1), %%tmm4"
+                :
+                : "r"(x), "r"(stride), "r"(codes), "r"(line)
+                : "memory");
+        if constexpr (Signed && Quads == 8) asm volatile("tdpbssd %%tmm2, %%tmm1, %%tmm0" : :);
+        if constexpr (!Signed && Quads == 8) asm volatile("tdpbsud %%tmm2, %%tmm1, %%tmm0" : :);
+        if constexpr (Signed && Quads == 4) asm volatile("tdpbssd %%tmm4, %%tmm3, %%tmm0" : :);
+        if constexpr (!Signed && Quads == 4) asm volatile("tdpbsud %%tmm4, %%tmm3, %%tmm0" : :);
+        asm volatile("tilestored %%tmm0, (%0,%1,1)" : : "r"(&out[0][0]), "r"(line) : "memory");
+    }
+#endif
+};
+
+}  // namespace simd
+
+FRUGAL_NAMESPACE_END
