@@ -5,6 +5,7 @@
     python3 bench/plot.py build/bench/load_skip.json load_skip.svg       the arms of a comparison
     python3 bench/plot.py build/bench/qsa.json qsa.svg                   how a cost grows with the context; shared_inputs too
     python3 bench/plot.py build/bench/ops.json ops.svg                   operators beside ggml's; writes ops.md too, a table
+    python3 bench/plot.py build/bench/model.json model.svg               whole models: model_context.svg, _batch.svg, _threads.svg
 
 A bar is the median over the repetitions, a whisker the range; beyond 100% of the bandwidth, data came from a cache. Benchmarks
 are named op/format/isa/shape; one panel for each op and shape. Several files are drawn together.
@@ -26,6 +27,7 @@ import matplotlib.ticker  # noqa: E402
 
 import plot_arms  # noqa: E402
 import plot_growth  # noqa: E402
+import plot_model  # noqa: E402
 import plot_ops  # noqa: E402
 
 LIMITS = {"of_bandwidth": "of the read bandwidth", "of_peak": "of the arithmetic peak"}
@@ -62,6 +64,7 @@ def read(paths, pattern):
 COMPARISONS = {
     "load_skip": (plot_arms.draw, "Host weights prepared in every step, or only where somebody reads them"),
     "growth": (plot_growth.draw_retention, "QSA: what a longer context costs a decoded token"),
+    "model": (plot_model.draw, "Whole models beside llama.cpp, on the same file"),
     "ops": (plot_ops.draw, "Operators beside ggml's, in one process on the same data"),
     "shared_inputs": (plot_growth.draw_inputs, "QSA inputs of twelve layers: what they cost the host, by policy"),
 }
@@ -164,13 +167,15 @@ def main():
         comparison = read_comparison(sources)
         if comparison:
             records, draw_it, title = comparison
-            draw_it(records, arguments.title or title, describe(sources), target)
+            for path in draw_it(records, arguments.title or title, describe(sources), target) or [target]:
+                print(f"drawn: {path}")
             return
         panels = read(sources, arguments.filter)
         if not panels:
             raise ValueError("no benchmark to draw")
         draw(panels, arguments.title or "Share of the machine's limits that each operator reaches", describe(sources), target)
     except (OSError, ValueError, KeyError, re.error) as problem:
+        print(f"drawn: {target}")
         sys.exit(f"plot.py: {problem}")
 
 

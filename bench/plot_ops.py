@@ -82,16 +82,19 @@ def draw_batch(rows, subtitle, path):
 
 
 def draw(ops, title, subtitle, path):
-    """ops: {"rows": […], "notes": […]}. Writes `path`, beside it the table with the ending .md, and …_batch.svg."""
+    """ops: {"rows": […], "notes": […]}. Writes `path`, beside it the table with the ending .md, and …_batch.svg; gives their
+    names."""
     rows = ops["rows"]
     if not rows:
         raise ValueError("no operator was measured")
     stem = os.path.splitext(path)[0]
+    written = [path, stem + ".md"]
     with open(stem + ".md", "w", encoding="utf-8") as file:
         file.write(table(rows, subtitle, ops["notes"]))
     batch = [row for row in rows if row["operator"] == "batch"]
     if batch:
-        draw_batch(batch, subtitle, stem + "_batch.svg")
+        written.append(stem + "_batch.svg")
+        draw_batch(batch, subtitle, written[-1])
     rows = [row for row in rows if row["operator"] != "batch"] or rows
     contests = {key: by_isa for key, by_isa in merged(rows).items()
                 if any(ratio(row) or share(row) for row in by_isa.values())} or merged(rows)
@@ -137,3 +140,4 @@ def draw(ops, title, subtitle, path):
     figure.text(0.01, 1 - 0.38 / height, subtitle, fontsize=7, color="dimgray", va="top")
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.5 / height))
     figure.savefig(path, format="svg", metadata={"Date": None})
+    return written

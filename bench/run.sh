@@ -6,7 +6,7 @@
 # FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
 # FRUGAL_BENCH_BUILD the build folder (build/bench). There lie, named after the group, the JSON and what bench/plot.py draws of it.
 # Groups with a peer (ops, qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
-# The group model does the same with all of llama.cpp (FRUGAL_PEER_LLAMA), and writes its model files there.
+# The group model does the same with all of llama.cpp (FRUGAL_PEER_LLAMA), and writes its model files there (FRUGAL_BENCH_FOLDER).
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
@@ -90,9 +90,8 @@ for group in $chosen; do
     grep -v 'Library was built as DEBUG' "$build/$group.err" >&2 || :
     grep '^figure ' "$build/$group.txt" >>"$build/figures.txt" || :
     [ "$code" = 0 ] || result=$code
-    if [ -n "$python" ] && [ -s "$build/$group.json" ] &&
-        "$python" -B "$root/bench/plot.py" "$build/$group.json" "$build/$group.svg"; then
-        echo "drawn: $build/$group.svg" >&2
+    if [ -n "$python" ] && [ -s "$build/$group.json" ]; then
+        "$python" -B "$root/bench/plot.py" "$build/$group.json" "$build/$group.svg" >&2 || :
     fi
 done
 cat "$build/figures.txt"

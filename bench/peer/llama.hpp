@@ -63,7 +63,7 @@ struct llama_batch {
     X(void, llama_model_free, llama_model*)                                                            \
     X(llama_context*, llama_init_from_model, llama_model*, llama_context_parameters)                   \
     X(void, llama_free, llama_context*)                                                                \
-    X(llama_batch, llama_batch_get_one, std::int32_t*, std::int32_t)                                   \
+    X(void, llama_set_n_threads, llama_context*, std::int32_t, std::int32_t)                           \
     X(int, llama_decode, llama_context*, llama_batch)                                                  \
     X(float*, llama_get_logits_ith, llama_context*, std::int32_t)                                      \
     X(llama_memory*, llama_get_memory, const llama_context*)                                           \
@@ -95,47 +95,89 @@ struct llama {
     }
 };
 
-/// One model and one sequence of it.
-class llama_run {
+/// The weights of one file.
+class llama_file {
 public:
     /// Errors: unsupported (llama.cpp does not load the file).
-    [[nodiscard]] static fg::result<llama_run> open(const llama& library, const std::string& path, std::size_t context,
-                                                    std::size_t threads) {
-        llama_run out(library);
+    [[nodiscard]] static fg::result<llama_file> open(const llama& library, const std::string& path) {
+        llama_file out(library);
         out.model_ = library.llama_model_load_from_file(path.c_str(), library.llama_model_default_params());
         if (out.model_ == nullptr) return fg::fail(fg::errc::unsupported, "llama.cpp does not load ", path);
-        auto how = library.llama_context_default_params();
-        how.context = static_cast<std::uint32_t>(context);
-        how.batch = how.ubatch = 512;
-        how.sequences = 1;
-        how.threads = how.batch_threads = static_cast<std::int32_t>(threads);
-        how.flash_attention = 1;
-        out.context_ = library.llama_init_from_model(out.model_, how);
-        if (out.context_ == nullptr) return fg::fail(fg::errc::unsupported, "llama.cpp makes no context of ", context, " tokens");
         return out;
     }
-    llama_run(llama_run&& other) noexcept
-        : g(other.g), model_(std::exchange(other.model_, nullptr)), context_(std::exchange(other.context_, nullptr)) {}
-    llama_run& operator=(llama_run&&) = delete;
-    ~llama_run() {
-        if (context_ != nullptr) g.llama_free(context_);
+    llama_file(llama_file&& other) noexcept : g(other.g), model_(std::exchange(other.model_, nullptr)) {}
+    llama_file& operator=(llama_file&&) = delete;
+    ~llama_file() {
         if (model_ != nullptr) g.llama_model_free(model_);
     }
 
+    [[nodiscard]] const llama& library() const noexcept { return g; }
+    [[nodiscard]] llama_model* model() const noexcept { return model_; }
+
+private:
+    explicit llama_file(const llama& library) : g(library) {}
+
+    const llama& g;
+    llama_model* model_ = nullptr;
+};
+
+/// Sequences of one model, each with room for `context` tokens. The file must outlive it.
+class llama_run {
+public:
+    /// Errors: unsupported (llama.cpp makes no such context).
+    [[nodiscard]] static fg::result<llama_run> open(const llama_file& file, std::size_t sequences, std::size_t context) {
+        llama_run out(file.library());
+        auto how = out.g.llama_context_default_params();
+        how.context = static_cast<std::uint32_t>(sequences * context);
+        how.batch = how.ubatch = 512;
+        how.sequences = static_cast<std::uint32_t>(sequences);
+        how.flash_attention = 1;
+        out.context_ = out.g.llama_init_from_model(file.model(), how);
+        if (out.context_ == nullptr)
+            return fg::fail(fg::errc::unsupported, "llama.cpp makes no context of ", sequences, " times ", context, " tokens");
+        return out;
+    }
+    llama_run(llama_run&& other) noexcept : g(other.g), context_(std::exchange(other.context_, nullptr)) {}
+    llama_run& operator=(llama_run&&) = delete;
+    ~llama_run() {
+        if (context_ != nullptr) g.llama_free(context_);
+    }
+
+    void use_threads(std::size_t count) {
+        g.llama_set_n_threads(context_, static_cast<std::int32_t>(count), static_cast<std::int32_t>(count));
+    }
     void clear() { g.llama_memory_clear(g.llama_get_memory(context_), true); }
-    /// Appends the tokens; the logits of the last one are kept until the next call. Errors: unsupported.
-    [[nodiscard]] fg::status forward(std::span<const std::int32_t> tokens) {
+    /// Appends equally many tokens to each of the first sequences, those of one after those of another. The logits of each
+    /// one's last token are kept until the next call. Errors: unsupported.
+    [[nodiscard]] fg::status forward(std::span<const std::int32_t> tokens, std::size_t sequences) {
+        const std::size_t each = tokens.size() / sequences;
         tokens_.assign(tokens.begin(), tokens.end());
-        const int done =
-            g.llama_decode(context_, g.llama_batch_get_one(tokens_.data(), static_cast<std::int32_t>(tokens_.size())));
+        counts_.assign(tokens.size(), 1);
+        outputs_.assign(tokens.size(), 0);
+        ids_.resize(tokens.size());
+        lists_.resize(tokens.size());
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+            ids_[i] = static_cast<std::int32_t>(i / each);
+            lists_[i] = &ids_[i];
+            if (i % each == each - 1) outputs_[i] = 1;
+        }
+        each_ = each;
+        const llama_batch batch{static_cast<std::int32_t>(tokens.size()),
+                                tokens_.data(),
+                                nullptr,
+                                nullptr,
+                                counts_.data(),
+                                lists_.data(),
+                                outputs_.data()};
+        const int done = g.llama_decode(context_, batch);
         if (done != 0) return fg::fail(fg::errc::unsupported, "llama_decode returns ", done);
         return {};
     }
-    [[nodiscard]] std::span<const float> logits(std::size_t vocabulary) const {
-        return {g.llama_get_logits_ith(context_, -1), vocabulary};
+    [[nodiscard]] std::span<const float> logits(std::size_t sequence, std::size_t vocabulary) const {
+        return {g.llama_get_logits_ith(context_, static_cast<std::int32_t>((sequence + 1) * each_ - 1)), vocabulary};
     }
 
-    /// Makes the sequence, which holds a few tokens, one of `depth` tokens: the saved state is read back with the rows of its
+    /// Makes the first sequence, which holds a few tokens, one of `depth` tokens: the saved state is read back with the rows of its
     /// caches repeated. Errors: unsupported (the state is not laid out as in the version that get_llama.sh fetches).
     [[nodiscard]] fg::status deepen(std::size_t depth) {
         std::vector<std::uint8_t> saved(g.llama_state_seq_get_size(context_, 0));
@@ -262,9 +304,11 @@ private:
     };
 
     const llama& g;
-    llama_model* model_ = nullptr;
     llama_context* context_ = nullptr;
-    std::vector<std::int32_t> tokens_;
+    std::size_t each_ = 0;  // tokens of a sequence in the latest call
+    std::vector<std::int32_t> tokens_, counts_, ids_;
+    std::vector<std::int32_t*> lists_;
+    std::vector<std::int8_t> outputs_;
 };
 
 }  // namespace bench::peer
