@@ -49,6 +49,7 @@ inline constexpr int accumulate_f32 = 10;
 // X(result, name, arguments…)
 #define FRUGAL_PEER_FUNCTIONS(X)                                                                                                 \
     X(ggml_context*, ggml_init, ggml_parameters)                                                                                 \
+    X(const char*, ggml_version, )                                                                                               \
     X(void, ggml_free, ggml_context*)                                                                                            \
     X(std::size_t, ggml_tensor_overhead, )                                                                                       \
     X(std::size_t, ggml_graph_overhead_custom, std::size_t, bool)                                                                \
@@ -86,6 +87,9 @@ inline constexpr int accumulate_f32 = 10;
     X(ggml_tensor*, ggml_get_rows, ggml_context*, ggml_tensor*, ggml_tensor*)                                                    \
     X(ggml_tensor*, ggml_set_rows, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*)                                      \
     X(ggml_tensor*, ggml_top_k, ggml_context*, ggml_tensor*, int)                                                                \
+    X(ggml_tensor*, ggml_argmax, ggml_context*, ggml_tensor*)                                                                    \
+    X(ggml_tensor*, ggml_dsv4_hc_pre_gated, ggml_context*, ggml_tensor*, ggml_tensor*, float)                                    \
+    X(ggml_tensor*, ggml_dsv4_hc_post, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*)                    \
     X(ggml_tensor*, ggml_rope_multi, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, int, int*, int, int, float, float, \
       float, float, float, float)                                                                                                \
     X(ggml_tensor*, ggml_flash_attn_ext, ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*, float, float,    \

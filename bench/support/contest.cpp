@@ -169,6 +169,7 @@ void contests::conclude(const contest& what, const std::vector<lane>& lanes) {
         out.threads = what.threads;
         out.rounds = one.seconds.size();
         out.bound = what.bound;
+        out.cost = what.cost;
         out.ours = median(one.seconds);
         out.ours_best = smallest(one.seconds);
         if (rival != nullptr) {
@@ -242,6 +243,7 @@ void contests::print_figures() const {
 
 json contests::as_json() const {
     json out{{"context", context(0)}, {"ops", {{"rows", json::array()}, {"notes", notes_}}}};
+    if (peer_ != nullptr) out["context"]["ggml"] = peer_->ggml_version();
     const auto number = [](double value) { return fg::concat(value); };
     for (std::size_t i = 0; i < bandwidth_.size(); ++i)
         out["context"][i == 0 ? "read_gigabytes_per_second" : fg::concat("read_gigabytes_per_second_", i + 1)] =
@@ -264,7 +266,10 @@ json contests::as_json() const {
                                       {"ggml_by", s.peer},
                                       {"limit", name_of(s.bound)},
                                       {"limit_us", s.limit * 1e6},
+                                      {"bytes", s.cost.bytes},
+                                      {"flops", s.cost.flops},
                                       {"token_share", s.token_share},
+                                      {"token", s.token},
                                       {"error", s.error},
                                       {"ggml_error", s.peer_error}});
     return out;

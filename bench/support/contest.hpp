@@ -60,7 +60,9 @@ struct standing {
     bench::bound bound = bench::bound::none;
     double ours = 0, ours_best = 0, theirs = 0, theirs_best = 0, limit = 0, limit_best = 0;
     double read = 0;                   ///< bound::updating: the time of reading as many bytes, which may be less
+    work cost{};                       ///< of a call
     double token_share = 0;            ///< of the time of a decoded token; 0: unknown
+    std::string token{};               ///< of which model that is
     double error = 0, peer_error = 0;  ///< root mean square of the difference from what is wanted, relative
     bool main_figure = true, names_isa = false, names_threads = false;
 

@@ -13,7 +13,11 @@
     X(conv1d)                     \
     X(attention)                  \
     X(moe)                        \
-    X(small)
+    X(block_select)               \
+    X(small)                      \
+    X(hyper_connection)           \
+    X(embedding)                  \
+    X(sampling)
 
 namespace bench {
 

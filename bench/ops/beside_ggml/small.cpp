@@ -1,7 +1,6 @@
 // The small operators of a decoded token: each must be a small share of it.
 #include <cmath>
-#include <functional>
-#include <memory>
+#include <string>
 #include <utility>
 
 #include "frugal/ops/activation/activation.hpp"
@@ -10,65 +9,15 @@
 #include "frugal/ops/moe/router.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
-#include "frugal/tensor/workspace.hpp"
 #include "operators.hpp"
-#include "prepared_graph.hpp"
+#include "small_operator.hpp"
 
 namespace bench {
 
 namespace {
 
 using peer::prepared_graph;
-using tensor = peer::ggml_tensor*;
 constexpr float eps = 1e-6f;
-constexpr double tolerance = 1e-4;
-// ggml's graph computes the operator so many times: starting a graph is no part of it.
-constexpr std::size_t peer_calls = 64;
-
-/// Ours in one instruction set: `call` is given the device and where to write.
-template <class Isa, class Call>
-class our_small {
-public:
-    our_small(std::size_t size, Call call) : call_(std::move(call)), y_(size) {}
-    [[nodiscard]] fg::status run() { return call_(device_, scratch_, y_); }
-    [[nodiscard]] std::vector<float> result() const { return y_; }
-
-private:
-    Call call_;
-    fg::device::cpu<Isa> device_{executor(1)};
-    fg::workspace scratch_;
-    std::vector<float> y_;
-};
-
-/// `ours(device, scratch, y)` for each instruction set; `theirs(graph)` gives a graph of the peer's whose results are y too, and
-/// is called once for each of its calls.
-template <class Ours, class Theirs>
-fg::status measure(contests& all, std::string name, std::string shape, std::vector<double> want, Ours ours, Theirs theirs) {
-    contest out;
-    out.figure = name;
-    out.op = std::move(name);
-    out.format = "f32";
-    out.shape = std::move(shape);
-    out.want = std::move(want);
-    const std::size_t size = out.want.size();
-    for_each_isa([&]<class Isa>(fg::type_tag<Isa>) {
-        out.enter(std::string(Isa::name), true, std::make_shared<our_small<Isa, Ours>>(size, ours), tolerance);
-    });
-    if (all.peer() != nullptr) {
-        const auto graph = std::make_shared<prepared_graph>(*all.peer(), 32 * peer_calls, 1);
-        tensor last = nullptr;
-        for (std::size_t i = 0; i < peer_calls; ++i) {
-            graph->same_inputs_again();
-            last = theirs(*graph);
-            graph->expand(last);
-        }
-        FRUGAL_TRY(graph->allocate(last, size));
-        out.enter("graph", false, graph, tolerance, peer_calls);
-    }
-    return all.hold(std::move(out));
-}
-
-double number(float value) { return static_cast<double>(value); }
 
 /// Every row divided by the root of the mean (or sum) of its squares.
 std::vector<double> normed(const std::vector<float>& x, std::size_t width, bool mean) {
@@ -88,8 +37,8 @@ fg::status measure_norms(contests& all) {
                              gate = normal(heads * head_dim, 4), head_w = normal(head_dim, 5);
     std::vector<double> want = normed(x, hidden, true);
     for (std::size_t i = 0; i < hidden; ++i) want[i] *= number(w[i]);
-    FRUGAL_TRY(measure(
-        all, "rms_norm", "1x2048", std::move(want),
+    FRUGAL_TRY(measure_small_operator(
+        all, {"rms_norm", "1x2048", "rms_norm, mul", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
             return fg::ops::rms_norm<fg::ops::norm_weight::plain>(device, as_matrix(x, 1), w, eps, as_matrix(y, 1));
         },
@@ -99,8 +48,8 @@ fg::status measure_norms(contests& all) {
     want = normed(v, head_dim, true);
     for (std::size_t i = 0; i < want.size(); ++i)
         want[i] *= number(head_w[i % head_dim]) * number(gate[i]) / (1 + std::exp(-number(gate[i])));
-    FRUGAL_TRY(measure(
-        all, "gated_rms_norm", "32x128", std::move(want),
+    FRUGAL_TRY(measure_small_operator(
+        all, {"gated_rms_norm", "32x128", "rms_norm, silu, mul", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
             return fg::ops::gated_rms_norm<fg::ops::activation::silu>(device, as_matrix(v, heads), as_matrix(gate, heads), head_w,
                                                                       eps, as_matrix(y, heads));
@@ -110,8 +59,8 @@ fg::status measure_norms(contests& all) {
             return p.g().ggml_mul(p.context(), p.g().ggml_mul(p.context(), norm, p.input({head_dim}, head_w)),
                                   p.g().ggml_silu(p.context(), p.input({head_dim, heads}, gate)));
         }));
-    return measure(
-        all, "l2_norm", "32x128", normed(v, head_dim, false),
+    return measure_small_operator(
+        all, {"l2_norm", "32x128", "l2_norm", normed(v, head_dim, false)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
             return fg::ops::l2_norm(device, as_matrix(v, heads), eps, as_matrix(y, heads));
         },
@@ -135,8 +84,8 @@ fg::status measure_rope(contests& all) {
             a = first * std::cos(angle) - second * std::sin(angle);
             b = second * std::cos(angle) + first * std::sin(angle);
         }
-    return measure(
-        all, "rope", "26x256, 64 turned", std::move(want),
+    return measure_small_operator(
+        all, {"rope", "26x256, 64 turned", "rope_ext", std::move(want)},
         // Ours turns in place, so the copy of the original is timed too.
         [=](auto& device, fg::workspace& scratch, std::vector<float>& y) {
             std::copy(x.begin(), x.end(), y.begin());
@@ -155,16 +104,16 @@ fg::status measure_elementwise(contests& all) {
     const std::vector<float> gate = normal(width, 1), up = normal(width, 2), x = normal(hidden, 3), y0 = normal(hidden, 4);
     std::vector<double> want;
     for (std::size_t i = 0; i < width; ++i) want.push_back(number(gate[i]) / (1 + std::exp(-number(gate[i]))) * number(up[i]));
-    FRUGAL_TRY(measure(
-        all, "swiglu", "1x6144", std::move(want),
+    FRUGAL_TRY(measure_small_operator(
+        all, {"swiglu", "1x6144", "swiglu_split", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
             return fg::ops::swiglu(device, as_matrix(gate, 1), as_matrix(up, 1), as_matrix(y, 1));
         },
         [=](prepared_graph& p) { return p.g().ggml_swiglu_split(p.context(), p.input({width}, gate), p.input({width}, up)); }));
     want.clear();
     for (std::size_t i = 0; i < hidden; ++i) want.push_back(number(x[i]) + number(y0[i]));
-    return measure(
-        all, "add", "1x2048", std::move(want),
+    return measure_small_operator(
+        all, {"add", "1x2048", "add", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
             std::copy(y0.begin(), y0.end(), y.begin());  // timed too
             return fg::ops::add(device, as_matrix(x, 1), as_matrix(y, 1));
@@ -186,8 +135,8 @@ fg::status measure_convolution(contests& all) {
         }
         want.push_back(sum / (1 + std::exp(-sum)));
     }
-    return measure(
-        all, "conv1d_decode", "1x8192x4", std::move(want),
+    return measure_small_operator(
+        all, {"conv1d_decode", "1x8192x4", "ssm_conv, silu", std::move(want)},
         // The state moves on, so each call begins with a copy of it, which is timed too.
         [=, state = history](auto& device, fg::workspace&, std::vector<float>& y) mutable {
             std::copy(history.begin(), history.end(), state.begin());
@@ -201,8 +150,7 @@ fg::status measure_convolution(contests& all) {
         });
 }
 
-fg::status measure_router(contests& all) {
-    constexpr std::size_t experts = 64, chosen = 8;
+fg::status measure_router(contests& all, std::string name, std::size_t experts, std::size_t chosen) {
     const std::vector<float> logits = normal(experts, 1);
     std::vector<double> want;
     double total = 0;
@@ -211,8 +159,8 @@ fg::status measure_router(contests& all) {
     want.resize(chosen);
     for (const double each : want) total += each;
     for (double& each : want) each /= total;
-    return measure(
-        all, "router", "8 of 64", std::move(want),
+    return measure_small_operator(
+        all, {std::move(name), fg::concat(chosen, " of ", experts), "soft_max, argsort, get_rows, div", std::move(want)},
         [=, own = logits, index = std::vector<std::int32_t>(chosen)](auto& device, fg::workspace&,
                                                                      std::vector<float>& y) mutable {
             std::copy(logits.begin(), logits.end(), own.begin());  // they are overwritten; timed too
@@ -221,7 +169,7 @@ fg::status measure_router(contests& all) {
         },
         [=](prepared_graph& p) {
             const auto probabilities = p.g().ggml_soft_max(p.context(), p.input({experts}, logits));
-            const auto top = p.g().ggml_argsort_top_k(p.context(), probabilities, chosen);
+            const auto top = p.g().ggml_argsort_top_k(p.context(), probabilities, static_cast<int>(chosen));
             const auto weight = p.reshape(p.g().ggml_get_rows(p.context(), p.reshape(probabilities, 1, experts), top), chosen);
             return p.g().ggml_div(p.context(), weight, p.g().ggml_sum_rows(p.context(), weight));
         });
@@ -234,7 +182,8 @@ fg::status measure_small(contests& all) {
     FRUGAL_TRY(measure_rope(all));
     FRUGAL_TRY(measure_elementwise(all));
     FRUGAL_TRY(measure_convolution(all));
-    return measure_router(all);
+    FRUGAL_TRY(measure_router(all, "router", 64, 8));
+    return measure_router(all, "router.512", 512, 10);
 }
 
 }  // namespace bench
