@@ -87,6 +87,8 @@ def describe(paths):
         with open(path, encoding="utf-8") as file:
             context = json.load(file).get("context", {})
         words = []
+        if "processor" in context:
+            words.append(context["processor"])
         if "threads" in context:
             words.append(f"{context['threads']} thread" + ("" if context["threads"] == "1" else "s"))
         if "read_gigabytes_per_second" in context:
@@ -95,8 +97,7 @@ def describe(paths):
             words[-1] += f", {float(context['read_gigabytes_per_second_2']):.3g} with two threads"
         words += [f"{key.removesuffix('_peak_gigaflops')} {float(value):.3g} Gflop/s"
                   for key, value in context.items() if key.endswith("_peak_gigaflops")]
-        if "commit" in context:
-            words.append(f"commit {context['commit']}")
+        words += [f"{name} {context[name]}" for name in ("ggml", "commit") if name in context]
         line = ", ".join(words)
         if line and line not in lines:
             lines.append(line)
@@ -174,6 +175,7 @@ def main():
         if not panels:
             raise ValueError("no benchmark to draw")
         draw(panels, arguments.title or "Share of the machine's limits that each operator reaches", describe(sources), target)
+        print(f"drawn: {target}")
     except (OSError, ValueError, KeyError, re.error) as problem:
         print(f"drawn: {target}")
         sys.exit(f"plot.py: {problem}")

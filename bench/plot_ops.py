@@ -35,20 +35,57 @@ def time_in_words(us):
     return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} µs"
 
 
+# Of each limit: what is counted, its unit, and whether the data come from memory.
+LIMITS = {"reading memory": ("bytes", "GB/s", True), "updating memory": ("bytes", "GB/s", True),
+          "f32 peak": ("flops", "Gop/s", False), "int8 peak": ("flops", "Gop/s", False)}
+
+
+def limit_in_words(row):
+    """The limit and how fast it is, of all threads."""
+    if row["limit"] not in LIMITS:
+        return "–"
+    counted, unit, _ = LIMITS[row["limit"]]
+    return f"{row['limit']}, {row[counted] / row['limit_us'] * 1e-3:.3g} {unit}"
+
+
+def data_in_words(row):
+    """Where weights, caches or states come from."""
+    if row["limit"] not in LIMITS:
+        return "cache"
+    return "memory" if LIMITS[row["limit"]][2] else "–"
+
+
+EXPLANATION = """
+Medians of interleaved rounds in one process on the same data; results were compared before. {subtitle}
+
+* **ours**: one call, by kernels of this ISA alone. **ggml**: its fastest way, built for this machine; it has no other ISA, so the
+  same time stands beside each of ours.
+* **ggml by**: the type of buffer in which its weights lay, where it has several (CPU: as in the file; CPU_REPACK, AMX: in another
+  order), or the operators of its graph. `–`: ggml is not here, has no such operator, or its result was wrong.
+* **data**: `memory`: weights, caches or states are others in each call and exceed the last-level cache (cold). `cache`: the same in
+  every call (warm). `–`: arithmetic decides.
+* **limit**: the fastest way to read (or to change in place) as many bytes as the file's format has, in the same rounds with as many
+  threads; or the peak of multiplications and additions in registers in this ISA. **of it**: ours, then ggml's.
+* **of a token**: the share of a decoded token's time that all calls of the operator take, where that is known, and of which model.
+* **error**: of ours, then ggml's: root mean square of the difference from the definition in double, relative.
+"""
+
+
 def table(rows, subtitle, notes):
-    lines = ["| operator | shape | threads | ISA | ours | ggml's best | by | ggml/ours | of the limit | limit | error ours, ggml |",
-             "|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| operator | shape | threads | ISA | data | ours | ggml | ggml by | ggml/ours | limit | of it | of a token | error |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         of_limit, of_ggml = share(row), ratio(row)
+        shares = "–" if of_limit is None else f"{100 * of_limit:.3g} %"
+        if of_limit is not None and of_ggml:
+            shares += f", {100 * row['limit_us'] / row['ggml_us']:.3g} %"
+        token = f"{100 * row['token_share']:.2g} %, {row['token']}" if row.get("token_share", 0) > 0 else "–"
         error = f"{row['error']:.1e}" + (f", {row['ggml_error']:.1e}" if of_ggml else "")
-        limit = row["limit"]
-        if row.get("token_share", 0) > 0:
-            limit = (limit + ", " if limit else "") + f"{100 * row['token_share']:.2g} % of a token"
-        lines.append(f"| {row['operator']} {row['format']} | {row['shape']} | {row['threads']} | {row['isa']} | "
-                     f"{time_in_words(row['ours_us'])} | {time_in_words(row['ggml_us'])} | {row['ggml_by'] or '–'} | "
-                     f"{f'{of_ggml:.3g}' if of_ggml else '–'} | {f'{100 * of_limit:.3g} %' if of_limit else '–'} | {limit or '–'} | "
-                     f"{error} |")
-    lines += ["", f"Medians of interleaved rounds in one run. {subtitle}".rstrip()]
+        cells = (f"{row['operator']} {row['format']}", row["shape"], row["threads"], row["isa"], data_in_words(row),
+                 time_in_words(row["ours_us"]), time_in_words(row["ggml_us"]), row["ggml_by"] or "–",
+                 f"{of_ggml:.3g}" if of_ggml else "–", limit_in_words(row), shares, token, error)
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    lines += [EXPLANATION.format(subtitle=subtitle).rstrip()]
     lines += ["", *(f"Left out, its result is wrong: {note}" for note in notes)] if notes else []
     return "\n".join(lines) + "\n"
 

@@ -19,8 +19,20 @@ double median(std::vector<double> values) {
 
 double measured_seconds() { return executor().concurrency() == 1 ? thread_seconds() : clock_seconds(); }
 
+namespace {
+
+/// The processor's name as Linux knows it.
+std::string processor() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with("model name") && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+    return "unknown";
+}
+
+}  // namespace
+
 json context(std::size_t threads) {
-    json out{{"commit", FRUGAL_BENCH_COMMIT}, {"compiler", FRUGAL_BENCH_COMPILER}};
+    json out{{"commit", FRUGAL_BENCH_COMMIT}, {"compiler", FRUGAL_BENCH_COMPILER}, {"processor", processor()}};
     if (threads != 0) out["threads"] = std::to_string(threads);
     return out;
 }

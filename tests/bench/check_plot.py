@@ -99,9 +99,9 @@ def main():
         ops = os.path.join(folder, "ops.json")
         row = {"operator": "matvec", "format": "q4_k", "shape": "64x32", "isa": "avx2", "threads": 1, "ours_us": 50.0,
                "ggml_us": 100.0, "ggml_by": "CPU_REPACK", "limit": "reading memory", "limit_us": 40.0, "error": 0.001,
-               "ggml_error": 0.002}
+               "ggml_error": 0.002, "bytes": 400e3, "flops": 0.0}
         alone = {**row, "operator": "norm", "threads": 2, "ggml_us": 0, "ggml_by": "", "limit": "", "limit_us": 0,
-                 "token_share": 0.012}
+                 "token_share": 0.012, "token": "Qwen3.5"}
         with open(ops, "w", encoding="utf-8") as file:
             batch = [{**row, "operator": "batch", "shape": f"64x32x{tokens}", "ours_us": us}
                      for tokens, us in ((1, 50.0), (16, 100.0))]
@@ -115,15 +115,39 @@ def main():
         assert "norm" not in drawing  # neither a peer nor a limit to draw
         with open(os.path.join(folder, "out.md"), encoding="utf-8") as file:
             table = file.read().splitlines()
-        assert table[2] == ("| matvec q4_k | 64x32 | 1 | avx2 | 50 µs | 100 µs | CPU_REPACK | 2 | 80 % | reading memory | "
-                            "1.0e-03, 2.0e-03 |"), table[2]
-        assert table[3] == "| norm q4_k | 64x32 | 2 | avx2 | 50 µs | – | – | – | – | 1.2 % of a token | 1.0e-03 |", table[3]
+        assert table[2] == ("| matvec q4_k | 64x32 | 1 | avx2 | memory | 50 µs | 100 µs | CPU_REPACK | 2 | reading memory, 10 GB/s | "
+                            "80 %, 40 % | – | 1.0e-03, 2.0e-03 |"), table[2]
+        assert table[3] == "| norm q4_k | 64x32 | 2 | avx2 | cache | 50 µs | – | – | – | – | – | 1.2 %, Qwen3.5 | 1.0e-03 |", table[3]
+        assert table[2].count("|") == table[0].count("|") == table[1].count("|")
         assert table[-1] == "Left out, its result is wrong: something"
         assert "batch" not in drawing
         with open(os.path.join(folder, "out_batch.svg"), encoding="utf-8") as file:
             drawing = file.read()
         for wanted in ("frugal, avx2, 1 thread", "ggml's best, 1 thread", "A product 64x32 in q4_k", "tokens in the batch"):
             assert wanted in drawing, wanted
+
+        # Whole models: a drawing for each curve that has points, and no other.
+        model = os.path.join(folder, "model.json")
+        point = {"model": "small", "layers": 4}
+        places = {"context": (0, 8192), "batch": (1, 16), "threads": ()}
+        with open(model, "w", encoding="utf-8") as file:
+            json.dump({"model": {curve: [{**point, "phase": phase, "at": at, "ours": 20.0 + at, "llamacpp": theirs}
+                                         for at in ats for phase, theirs in (("decode", 10.0), ("prefill", 0))]
+                                 for curve, ats in places.items()}}, file)
+        done = run(model, target)
+        assert done.stdout.splitlines() == [f"drawn: {os.path.join(folder, name)}" for name in ("out_context.svg", "out_batch.svg")]
+        assert not os.path.exists(os.path.join(folder, "out_threads.svg"))
+        with open(os.path.join(folder, "out_context.svg"), encoding="utf-8") as file:
+            drawing = file.read()
+        for wanted in ("decode, tokens a second", "prefill, tokens a second", "frugal, small, 4 layers",
+                       "llama.cpp, small, 4 layers", ">0<", ">8k<"):
+            assert wanted in drawing, wanted
+        with open(os.path.join(folder, "out_batch.svg"), encoding="utf-8") as file:
+            drawing = file.read()
+        assert "prefill" not in drawing and ">16<" in drawing and "sequences decoded at once" in drawing
+        import plot_model
+        points = [{**point, "phase": "decode", "at": 2, "ours": 3.0, "llamacpp": 0}]
+        assert plot_model.lines(points, "decode") == {("small, 4 layers", "ours"): [(2, 3.0)]}
 
         assert run(source, target, "--filter", "embedding").returncode == 0
         # Whole models: a drawing for each curve that has points, and no other.
