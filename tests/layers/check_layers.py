@@ -18,7 +18,8 @@ IO_READERS = {"io", "model"}  # who may include io/
 NEVER = {"iostream", "regex", "ranges"}
 VENDOR = re.compile(r"^(cuda\w*\.h|cuda_\w+\.h|cuda/|cub/|thrust/|xrt/|experimental/xrt|xrt\.h|ert\.h)")
 XRT = "frugal/device/xrt/"  # XRT throws
-IMAGES = (XRT, "frugal/device/cpu/packed_cpu.hpp")  # devices that hold packed weights; the others know no formats
+CUDA = "frugal/device/cuda/"
+IMAGES = (XRT, CUDA, "frugal/device/cpu/packed_cpu.hpp")  # devices that hold packed weights; the others know no formats
 MOST_LINES = 800
 MOST_COLUMNS = 130
 

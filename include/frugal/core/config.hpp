@@ -33,3 +33,10 @@
 #define FRUGAL_ALWAYS_INLINE inline
 #define FRUGAL_RESTRICT
 #endif
+
+/// After FRUGAL_ALWAYS_INLINE: a function that kernels for GPUs call too.
+#if defined(__CUDACC__)
+#define FRUGAL_HOST_DEVICE __host__ __device__
+#else
+#define FRUGAL_HOST_DEVICE
+#endif

@@ -35,7 +35,8 @@ FRUGAL_ALWAYS_INLINE bool has_bits(unsigned value, unsigned bits) noexcept { ret
 FRUGAL_ALWAYS_INLINE unsigned saved_state() noexcept {
     constexpr unsigned osxsave = 1u << 27;
     if (!has_bits(leaf(1).c, osxsave)) return 0;
-    unsigned low = 0, high = 0;
+    unsigned low = 0;
+    [[maybe_unused]] unsigned high = 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return low;
 }

@@ -10,17 +10,17 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// 1 / (1 + exp(-x)), without overflow for any x.
-[[nodiscard]] FRUGAL_ALWAYS_INLINE float sigmoid(float x) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE float sigmoid(float x) noexcept {
     // exp of a positive number is never formed: for x < 0 the quotient is rewritten.
     const float e = ::expf(x < 0 ? x : -x);
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
 /// x * sigmoid(x).
-[[nodiscard]] FRUGAL_ALWAYS_INLINE float silu(float x) noexcept { return x * sigmoid(x); }
+[[nodiscard]] FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE float silu(float x) noexcept { return x * sigmoid(x); }
 
 /// log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)): finite for every finite x, and exact in both tails.
-[[nodiscard]] FRUGAL_ALWAYS_INLINE float softplus(float x) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE float softplus(float x) noexcept {
     return (x > 0 ? x : 0.0f) + ::log1pf(::expf(x > 0 ? -x : x));
 }
 
@@ -28,15 +28,15 @@ namespace ops {
 namespace activation {
 struct identity {
     static constexpr std::string_view name = "identity";
-    FRUGAL_ALWAYS_INLINE static float apply(float x) noexcept { return x; }
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float apply(float x) noexcept { return x; }
 };
 struct silu {
     static constexpr std::string_view name = "silu";
-    FRUGAL_ALWAYS_INLINE static float apply(float x) noexcept { return ops::silu(x); }
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float apply(float x) noexcept { return ops::silu(x); }
 };
 struct sigmoid {
     static constexpr std::string_view name = "sigmoid";
-    FRUGAL_ALWAYS_INLINE static float apply(float x) noexcept { return ops::sigmoid(x); }
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float apply(float x) noexcept { return ops::sigmoid(x); }
 };
 }  // namespace activation
 

@@ -18,16 +18,16 @@ namespace head_pairing {
 /// Value heads of one key head lie together: Hugging Face checkpoints (safetensors).
 struct grouped {
     static constexpr std::string_view name = "grouped";
-    [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr std::size_t key_head(std::size_t value_head, std::size_t key_heads,
-                                                                             std::size_t value_heads) noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static constexpr std::size_t key_head(
+        std::size_t value_head, std::size_t key_heads, std::size_t value_heads) noexcept {
         return value_head / (value_heads / key_heads);
     }
 };
 /// Value heads run through the key heads again and again: GGUF files.
 struct tiled {
     static constexpr std::string_view name = "tiled";
-    [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr std::size_t key_head(std::size_t value_head, std::size_t key_heads,
-                                                                             std::size_t /*value_heads*/) noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static constexpr std::size_t key_head(
+        std::size_t value_head, std::size_t key_heads, std::size_t /*value_heads*/) noexcept {
         return value_head % key_heads;
     }
 };

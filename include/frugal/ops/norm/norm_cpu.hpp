@@ -17,13 +17,13 @@ namespace norm_weight {
 /// The factor is w. Gated norms, and every norm of a GGUF file (its converter stores 1 + w).
 struct plain {
     static constexpr std::string_view name = "plain";
-    FRUGAL_ALWAYS_INLINE static float factor(float w) noexcept { return w; }
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float factor(float w) noexcept { return w; }
 };
 /// The factor is 1 + w, formed in f32, where a small bfloat16 weight still counts. Norms of Hugging Face checkpoints of
 /// Qwen3.5 and Qwen4-Exp, but for the gated one.
 struct zero_centred {
     static constexpr std::string_view name = "zero_centred";
-    FRUGAL_ALWAYS_INLINE static float factor(float w) noexcept { return 1.0f + w; }
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float factor(float w) noexcept { return 1.0f + w; }
 };
 }  // namespace norm_weight
 

@@ -1,0 +1,59 @@
+#pragma once
+/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh: include that under nvcc, or link
+/// frugal::cuda_kernels, where they are instantiated for every format of the library.
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "frugal/core/config.hpp"
+#include "frugal/device/cpu/activations.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace device::gpu {
+
+/// Activations on a device, rows padded with zeros to whole groups of 32. All pointers 16-byte aligned.
+struct activations {
+    const float* values = nullptr;       ///< [tokens][32 * groups]
+    const std::int8_t* codes = nullptr;  ///< [tokens][32 * groups], where they are quantised: quant::q8_activation<32>
+    const float* scales = nullptr;       ///< [tokens][groups]
+    std::size_t tokens = 0, groups = 0;
+};
+
+/// y[t][r] = sum over c of w[r][c] * x[t][c] for one matrix in panels (quant/panels.hpp) on the device.
+struct panel_product {
+    const std::byte* weights = nullptr;  ///< panels, 16-byte aligned
+    std::size_t rows = 0, panel_bytes = 0;
+    activations x;
+    float* y = nullptr;
+    std::size_t y_stride = 0;
+    int multiprocessors = 1;  ///< of the device: decides how work is cut, never the bits
+};
+
+/// Starts the product on the stream. The bits depend neither on how tokens are batched nor on the device.
+template <class Format, activation_policy Activations>
+[[nodiscard]] cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream);
+
+/// One product a chosen expert: y[i][r] = sum over c of w[experts[i]][r][c] * x[i / share][c]. The experts' panels follow one
+/// another from `panels.weights` on, alike in shape. A token's choices share its activations (share = choices of a token), or
+/// each has its own (1).
+struct expert_product {
+    panel_product panels;
+    const std::int32_t* experts = nullptr;  ///< [choices], on the device
+    std::size_t choices = 0, share = 1;
+};
+
+/// Starts the products of a batch's chosen experts, each with the bits that multiply_panels gives for it.
+template <class Format, activation_policy Activations>
+[[nodiscard]] cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream);
+
+/// Rounds activations to 8 bits, for a policy that wants it: codes and scales of quant::q8_activation<32>.
+template <activation_policy Activations>
+    requires(Activations::quantized)
+[[nodiscard]] cudaError_t quantize_activations(const float* values, std::size_t tokens, std::size_t groups, std::int8_t* codes,
+                                               float* scales, cudaStream_t stream);
+
+}  // namespace device::gpu
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,357 @@
+#pragma once
+/// Reading panels (quant/panel/) on a GPU: by 16 bytes a lane, decoded in registers.
+///
+/// A warp takes two groups of 32 columns of a panel at once. Lane l reads rows 4 * (l % 4) … + 3, of group l / 16 its columns 4
+/// * q … 4 * q + 3 and 16 more on, with q = l / 4 % 4. This is the same for every layout, so sums over columns are made in the
+/// same order whatever the format.
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "frugal/device/cuda/portable.cuh"
+#include "frugal/quant/panel/coded.hpp"
+#include "frugal/quant/panel/scalars.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cuda {
+
+/// Where a lane is within a pair of groups.
+struct lane_place {
+    int quad, part;  ///< rows 4 * quad …, columns 4 * part …
+};
+
+FRUGAL_DEVICE uint4 stream_16(const std::byte* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
+FRUGAL_DEVICE uint2 stream_8(const std::byte* from) { return __ldcs(reinterpret_cast<const uint2*>(from)); }
+FRUGAL_DEVICE std::uint32_t stream_4(const std::byte* from) { return __ldcs(reinterpret_cast<const unsigned*>(from)); }
+
+FRUGAL_DEVICE float half_at(uint2 four, int i) {
+    const unsigned word = i < 2 ? four.x : four.y;
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word & 0xFFFFu : word >> 16)));
+}
+FRUGAL_DEVICE unsigned byte_at(std::uint32_t four, int i) { return four >> (8 * i) & 0xFFu; }
+FRUGAL_DEVICE float signed_byte_at(std::uint32_t four, int i) {
+    return static_cast<float>(static_cast<std::int8_t>(static_cast<std::uint8_t>(byte_at(four, i))));
+}
+
+/// A lane's codes: word r holds four columns of row 4 * quad + r, one code a byte.
+struct code_words {
+    std::uint32_t low[4], high[4];  ///< columns 4 * part …, columns 16 + 4 * part …
+};
+
+/// How a lane loads and unpacks the codes of a group: for each way that panels store codes (quant/panel/codes.hpp).
+template <class Codes>
+struct code_reader;
+
+template <>
+struct code_reader<quant::byte_codes> {
+    struct raw {
+        uint4 low, high;
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* codes, lane_place at) {
+        const std::byte* const from = codes + 64 * at.part + 16 * at.quad;
+        return {stream_16(from), stream_16(from + 256)};
+    }
+    FRUGAL_DEVICE static code_words unpack(const raw& r, lane_place) {
+        return {{r.low.x, r.low.y, r.low.z, r.low.w}, {r.high.x, r.high.y, r.high.z, r.high.w}};
+    }
+};
+
+template <std::size_t Above>
+struct code_reader<quant::plane_codes<Above>> {
+    struct raw {
+        uint4 nibbles, above;
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* codes, lane_place at) {
+        raw out{stream_16(codes + 64 * at.part + 16 * at.quad), {}};
+        if constexpr (Above == 1) out.above = stream_16(codes + 256 + 16 * at.quad);
+        if constexpr (Above == 2) out.above = stream_16(codes + 256 + 64 * (at.part % 2) + 16 * at.quad);
+        return out;
+    }
+    FRUGAL_DEVICE static code_words unpack(const raw& r, lane_place at) {
+        const std::uint32_t nibbles[4] = {r.nibbles.x, r.nibbles.y, r.nibbles.z, r.nibbles.w};
+        const std::uint32_t above[4] = {r.above.x, r.above.y, r.above.z, r.above.w};
+        code_words out;
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            out.low[i] = nibbles[i] & 0x0F0F0F0Fu;
+            out.high[i] = nibbles[i] >> 4 & 0x0F0F0F0Fu;
+            if constexpr (Above == 1) {
+                out.low[i] |= (above[i] >> at.part & 0x01010101u) << 4;
+                out.high[i] |= (above[i] >> (at.part + 4) & 0x01010101u) << 4;
+            }
+            if constexpr (Above == 2) {
+                const int shift = at.part / 2 * 2;
+                out.low[i] |= (above[i] >> shift & 0x03030303u) << 4;
+                out.high[i] |= (above[i] >> (shift + 4) & 0x03030303u) << 4;
+            }
+        }
+        return out;
+    }
+};
+
+template <const std::int8_t (&Table)[16], int Offset>
+struct code_reader<quant::table_codes<Table, Offset>> {
+    using raw = uint4;
+    FRUGAL_DEVICE static raw load(const std::byte* codes, lane_place at) {
+        return stream_16(codes + 64 * at.part + 16 * at.quad);
+    }
+    FRUGAL_DEVICE static code_words unpack(const raw& r, lane_place) {
+        const std::uint32_t nibbles[4] = {r.x, r.y, r.z, r.w};
+        code_words out;
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            // Bytes low, high, low, high … of the packed ones, two of these at a time.
+            const std::uint32_t first = look_up(nibbles[i]), second = look_up(nibbles[i] >> 16);
+            out.low[i] = __byte_perm(first, second, 0x6420);
+            out.high[i] = __byte_perm(first, second, 0x7531);
+        }
+        return out;
+    }
+
+private:
+    [[nodiscard]] static constexpr std::uint32_t levels(int word) {
+        std::uint32_t out = 0;
+        for (int i = 0; i < 4; ++i)
+            out |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(Table[4 * word + i] + Offset)) << (8 * i);
+        return out;
+    }
+    static constexpr std::uint32_t level_0 = levels(0), level_4 = levels(1), level_8 = levels(2), level_12 = levels(3);
+    /// The levels of the four lowest nibbles: bytes picked from each half of the table, then from these two by the nibbles' top
+    /// bits.
+    FRUGAL_DEVICE static std::uint32_t look_up(std::uint32_t nibbles) {
+        const std::uint32_t index = nibbles & 0x7777u, half = 0x3210u | (nibbles & 0x8888u) >> 1;
+        return __byte_perm(__byte_perm(level_0, level_4, index), __byte_perm(level_8, level_12, index), half);
+    }
+};
+
+/// A lane's scales: row 4 * quad + r; `scale[1]` where columns 16 … 31 have their own.
+struct lane_scales {
+    float scale[2][4], offset[4];
+};
+
+/// How a lane loads and decodes the scales of a group: for each way that panels store them (quant/panel/scales.hpp).
+template <class Scales>
+struct scale_reader;
+
+template <>
+struct scale_reader<quant::half_scales> {
+    using raw = uint2;
+    FRUGAL_DEVICE static raw load(const std::byte*, const std::byte* group, lane_place at) {
+        return stream_8(group + 8 * at.quad);
+    }
+    FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) out.scale[0][i] = half_at(r, i);
+    }
+};
+
+template <>
+struct scale_reader<quant::half_scales_and_offsets> {
+    struct raw {
+        uint2 scales, offsets;
+    };
+    FRUGAL_DEVICE static raw load(const std::byte*, const std::byte* group, lane_place at) {
+        return {stream_8(group + 8 * at.quad), stream_8(group + 32 + 8 * at.quad)};
+    }
+    FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            out.scale[0][i] = half_at(r.scales, i);
+            out.offset[i] = half_at(r.offsets, i);
+        }
+    }
+};
+
+template <std::size_t Run>
+struct scale_reader<quant::byte_scales<Run>> {
+    static constexpr int runs = static_cast<int>(quant::panel_group / Run);
+    struct raw {
+        uint2 factors;
+        std::uint32_t bytes[runs];
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* header, const std::byte* group, lane_place at) {
+        raw out;
+        out.factors = stream_8(header + 8 * at.quad);
+        FRUGAL_UNROLL
+        for (int run = 0; run < runs; ++run) out.bytes[run] = stream_4(group + 16 * run + 4 * at.quad);
+        return out;
+    }
+    FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
+        FRUGAL_UNROLL
+        for (int run = 0; run < runs; ++run) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i) out.scale[run][i] = half_at(r.factors, i) * signed_byte_at(r.bytes[run], i);
+        }
+    }
+};
+
+template <>
+struct scale_reader<quant::byte_scales_and_minima> {
+    struct raw {
+        uint2 factors, minimum_factors;
+        std::uint32_t scales, minima;
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* header, const std::byte* group, lane_place at) {
+        return {stream_8(header + 8 * at.quad), stream_8(header + 32 + 8 * at.quad), stream_4(group + 4 * at.quad),
+                stream_4(group + 16 + 4 * at.quad)};
+    }
+    FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            out.scale[0][i] = half_at(r.factors, i) * static_cast<float>(byte_at(r.scales, i));
+            out.offset[i] = half_at(r.minimum_factors, i) * static_cast<float>(byte_at(r.minima, i));
+        }
+    }
+};
+
+template <>
+struct scale_reader<quant::power_scales> {
+    using raw = std::uint32_t;
+    FRUGAL_DEVICE static raw load(const std::byte*, const std::byte* group, lane_place at) {
+        return stream_4(group + 4 * at.quad);
+    }
+    FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const unsigned byte = byte_at(r, i);
+            out.scale[0][i] = __uint_as_float(byte < 2 ? 0x00200000u << byte : (byte - 1) << 23);
+        }
+    }
+};
+
+/// A layout on the device: `load` starts the loads of a lane's share of a group, `weights` makes floats of it: the decoded
+/// weights, [column: 4 low ones, 4 high ones][row].
+template <class Layout>
+struct panel_reader;
+
+template <class Codes, class Scales, bool Signed, int Most, int Offset>
+struct panel_reader<quant::coded_panel<Codes, Scales, Signed, Most, Offset>> {
+    using layout = quant::coded_panel<Codes, Scales, Signed, Most, Offset>;
+    using kind = typename layout::kind;
+    static constexpr bool coded = true, has_offsets = layout::has_offsets;
+    static constexpr int runs = static_cast<int>(quant::panel_group / kind::run), offset = Offset;
+    struct raw {
+        typename code_reader<Codes>::raw codes;
+        typename scale_reader<Scales>::raw scales;
+    };
+
+    FRUGAL_DEVICE static raw load(const std::byte* panel, int group, lane_place at) {
+        constexpr int groups = static_cast<int>(layout::groups);
+        const std::byte* const block = panel + static_cast<std::size_t>(group / groups) * layout::bytes;
+        const std::byte* const own =
+            block + Scales::header_bytes + static_cast<std::size_t>(group % groups) * layout::group_bytes;
+        return {code_reader<Codes>::load(own + Scales::group_bytes, at), scale_reader<Scales>::load(block, own, at)};
+    }
+    FRUGAL_DEVICE static code_words codes(const raw& r, lane_place at) { return code_reader<Codes>::unpack(r.codes, at); }
+    FRUGAL_DEVICE static void scales(const raw& r, lane_scales& out) { scale_reader<Scales>::decode(r.scales, out); }
+
+    FRUGAL_DEVICE static void weights(const raw& r, lane_place at, float (&out)[8][4]) {
+        const code_words words = codes(r, at);
+        lane_scales by;
+        scales(r, by);
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const float level = level_of(c < 4 ? words.low[i] : words.high[i], c % 4);
+                const float scale = by.scale[runs == 2 && c >= 4 ? 1 : 0][i];
+                // The product is exact, so this rounds once, as decoding does.
+                if constexpr (has_offsets)
+                    out[c][i] = fmaf(scale, level, by.offset[i]);
+                else
+                    out[c][i] = scale * level;
+            }
+        }
+    }
+
+private:
+    /// Code i of the word, less the offset, as a float: put into the low bits of 2^23, which is then taken off. Two
+    /// instructions at full rate, where a conversion has a quarter of it.
+    FRUGAL_DEVICE static float level_of(std::uint32_t word, int i) {
+        constexpr std::uint32_t flip = Signed ? 0x80808080u : 0u;
+        constexpr float base = 8388608.0f + static_cast<float>(Signed ? 128 : Offset);
+        return __uint_as_float(__byte_perm(word ^ flip, 0x4B000000u, 0x7440u + static_cast<unsigned>(i))) - base;
+    }
+};
+
+template <>
+struct panel_reader<quant::scalar_panel<float>> {
+    static constexpr bool coded = false;
+    struct raw {
+        float4 columns[8];
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* panel, int group, lane_place at) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 2048 + 256 * at.part + 16 * at.quad;
+        raw out;
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c)
+            out.columns[c] = __ldcs(reinterpret_cast<const float4*>(from + 64 * (c % 4) + 1024 * (c / 4)));
+        return out;
+    }
+    FRUGAL_DEVICE static void weights(const raw& r, lane_place, float (&out)[8][4]) {
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) {
+            out[c][0] = r.columns[c].x;
+            out[c][1] = r.columns[c].y;
+            out[c][2] = r.columns[c].z;
+            out[c][3] = r.columns[c].w;
+        }
+    }
+};
+
+template <>
+struct panel_reader<quant::scalar_panel<half>> {
+    static constexpr bool coded = false;
+    struct raw {
+        uint2 columns[8];
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* panel, int group, lane_place at) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 1024 + 128 * at.part + 8 * at.quad;
+        raw out;
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) out.columns[c] = stream_8(from + 32 * (c % 4) + 512 * (c / 4));
+        return out;
+    }
+    FRUGAL_DEVICE static void weights(const raw& r, lane_place, float (&out)[8][4]) {
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i) out[c][i] = half_at(r.columns[c], i);
+        }
+    }
+};
+
+template <>
+struct panel_reader<quant::scalar_panel<bfloat16>> {
+    static constexpr bool coded = false;
+    struct raw {
+        uint4 pairs[4];
+    };
+    FRUGAL_DEVICE static raw load(const std::byte* panel, int group, lane_place at) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 1024 + 128 * at.part + 16 * at.quad;
+        raw out;
+        FRUGAL_UNROLL
+        for (int p = 0; p < 4; ++p) out.pairs[p] = stream_16(from + 64 * (p % 2) + 512 * (p / 2));
+        return out;
+    }
+    FRUGAL_DEVICE static void weights(const raw& r, lane_place, float (&out)[8][4]) {
+        FRUGAL_UNROLL
+        for (int p = 0; p < 4; ++p) {
+            const std::uint32_t rows[4] = {r.pairs[p].x, r.pairs[p].y, r.pairs[p].z, r.pairs[p].w};
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                out[2 * p][i] = __uint_as_float(rows[i] << 16);
+                out[2 * p + 1][i] = __uint_as_float(rows[i] & 0xFFFF0000u);
+            }
+        }
+    }
+};
+
+/// The reader of a format's panels.
+template <class Format>
+using reader_of = panel_reader<quant::panel_of<Format>>;
+
+}  // namespace ops::cuda
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,311 @@
+// device::cuda on the emulated runtime: images, products, errors by CUDA's name, and a process that stays usable.
+#include "frugal/device/cuda/cuda.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "frugal/ops/matmul/image_matmul.hpp"
+#include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "weights.hpp"
+
+namespace device = frugal::device;
+namespace ops = frugal::ops;
+namespace quant = frugal::quant;
+using frugal::errc;
+using frugal::matrix_view;
+using frugal::workspace;
+
+namespace {
+
+using formats = quant::list<quant::q8_0, quant::f32>;
+template <class Activations = device::f32_activations>
+using gpu_of = device::cuda<device::sm_90, device::cpu<frugal::isa::baseline, frugal::counters_on>, Activations, formats>;
+using gpu = gpu_of<>;
+
+/// Leaves the emulated machine as it was.
+struct machine {
+    machine() { simt::reset_runtime(); }
+    ~machine() {
+        CHECK(simt::runtime().allocations == 0);
+        CHECK(simt::runtime().pinned == 0);
+        CHECK(simt::runtime().streams == 0);
+        CHECK(simt::runtime().graphs == 0);
+        simt::reset_runtime();
+    }
+};
+
+struct stacked {
+    std::vector<std::byte> a, b;
+    std::vector<quant::weight_view> parts;
+    std::size_t cols = 96;
+    stacked() : a(test::random_weights<quant::q8_0>(21, 96, 1)), b(test::random_weights<quant::f32>(5, 96, 2)) {
+        parts = {quant::make_weight_view<formats>(quant::q8_0::type, a, 21, cols).value(),
+                 quant::make_weight_view<formats>(quant::f32::type, b, 5, cols).value()};
+    }
+};
+
+struct results {
+    std::vector<float> first, second;
+    std::vector<matrix_view<float>> views;
+    explicit results(std::size_t tokens) : first(tokens * 21, -7.0f), second(tokens * 5, -7.0f) {
+        views = {{first.data(), tokens, 21}, {second.data(), tokens, 5}};
+    }
+};
+
+bool names(const frugal::error& e, std::string_view cuda_error) { return e.message.find(cuda_error) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("products of an image: those of the decoded weights, the same bits for any batch") {
+    const machine guard;
+    const stacked w;
+    const auto run = [&]<class Activations>(frugal::type_tag<Activations>, double tolerance) {
+        auto dev = gpu_of<Activations>::open(0);
+        REQUIRE(dev.has_value());
+        const auto image = dev->pack(w.parts);
+        REQUIRE(image.has_value());
+        CHECK(image->bytes() == simt::runtime().allocated_bytes);
+        CHECK(dev->counters().read(frugal::counter::image_bytes_uploaded) == image->bytes());
+        constexpr std::size_t tokens = 600;  // more than go to the device at once
+        const auto x = test::random_floats(tokens * w.cols, 3);
+        workspace scratch;
+        results all(tokens);
+        REQUIRE(ops::image_matmul(*dev, scratch, *image, {x.data(), tokens, w.cols}, all.views));
+        for (std::size_t part = 0; part < 2; ++part) {
+            const auto decoded = quant::dequantize<formats>(w.parts[part]).value();
+            const std::size_t rows = w.parts[part].rows;
+            for (std::size_t t = 0; t < tokens; t += 37)
+                for (std::size_t r = 0; r < rows; ++r) {
+                    double want = 0, size = 0;
+                    for (std::size_t c = 0; c < w.cols; ++c) {
+                        const double term = static_cast<double>(decoded[r * w.cols + c]) * static_cast<double>(x[t * w.cols + c]);
+                        want += term, size += std::abs(term);
+                    }
+                    CHECK(std::abs(static_cast<double>(all.views[part](t, r)) - want) <= tolerance * size);
+                }
+        }
+        for (const std::size_t t : {0u, 511u, 512u, 599u}) {
+            results one(1);
+            REQUIRE(dev->multiply(scratch, *image, {x.data() + t * w.cols, 1, w.cols}, one.views));
+            for (std::size_t part = 0; part < 2; ++part)
+                CHECK(std::memcmp(one.views[part].data(), all.views[part].row(t), w.parts[part].rows * sizeof(float)) == 0);
+        }
+        // Rows with something between them.
+        std::vector<float> spread(2 * 100, 9.0f), wide(2 * 30, -7.0f);
+        std::copy_n(x.begin(), w.cols, spread.begin());
+        std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(w.cols), w.cols, spread.begin() + 100);
+        results second(2);
+        second.views[0] = {wide.data(), 2, 21, 30};
+        REQUIRE(dev->multiply(scratch, *image, {spread.data(), 2, w.cols, 100}, second.views));
+        CHECK(std::memcmp(wide.data(), all.views[0].row(0), 21 * sizeof(float)) == 0);
+        CHECK(std::memcmp(wide.data() + 30, all.views[0].row(1), 21 * sizeof(float)) == 0);
+        CHECK(wide[21] == -7.0f);
+        CHECK(dev->counters().read(frugal::counter::image_products) == 6);
+        // Nothing to do, and what cannot be done.
+        CHECK(dev->multiply(scratch, *image, {x.data(), 0, w.cols}, results(0).views));
+        CHECK(dev->multiply(scratch, *image, {x.data(), 1, w.cols - 1}, results(1).views).error().code == errc::shape_mismatch);
+    };
+    run(frugal::type_tag<device::f32_activations>{}, 1e-5);
+    run(frugal::type_tag<device::q8_activations>{}, 3e-2);
+}
+
+TEST_CASE("packing refuses what it cannot multiply, and leaks nothing") {
+    const machine guard;
+    auto dev = gpu::open(0).value();
+    stacked w;
+    w.parts[1].type = quant::q4_0::type;
+    CHECK(dev.pack(w.parts).error().code == errc::unsupported_format);
+    w = {};
+    w.parts[1].cols = 64;
+    CHECK(dev.pack(w.parts).error().code == errc::shape_mismatch);
+    CHECK(simt::runtime().allocations == 0);
+    const auto nothing = dev.pack({});
+    REQUIRE(nothing.has_value());
+    CHECK(nothing->bytes() == 0);
+}
+
+TEST_CASE("no device, no driver, a wrong architecture: an error with CUDA's name and what to do") {
+    const machine guard;
+    simt::device().devices = 0;
+    auto none = gpu::open(0);
+    CHECK(none.error().code == errc::device_failed);
+    CHECK(names(none.error(), "cudaErrorNoDevice"));
+    CHECK(names(none.error(), "CUDA_VISIBLE_DEVICES"));
+    simt::device() = {};
+    simt::device().driver_version = 12040;
+    auto old = gpu::open(0);
+    CHECK(old.error().code == errc::device_failed);
+    CHECK(names(old.error(), "cudaErrorInsufficientDriver"));
+    CHECK(names(old.error(), "install a driver"));
+    simt::device() = {};
+    for (const int index : {-1, 1}) {
+        auto missing = gpu::open(index);
+        CHECK(missing.error().code == errc::device_failed);
+        CHECK(names(missing.error(), "cudaErrorInvalidDevice"));
+    }
+    simt::device().major = 8, simt::device().minor = 6;
+    auto other = gpu::open(0);
+    CHECK(other.error().code == errc::unsupported);
+    CHECK(names(other.error(), "cudaErrorNoKernelImageForDevice"));
+    CHECK(names(other.error(), "8.6"));
+    CHECK(names(other.error(), "sm_90"));
+    CHECK(device::cuda<device::sm_80>::open(0).has_value());  // 8.6 runs code for 8.0
+    static_assert(!device::runs_on<device::sm_80>(9, 0) && device::runs_on<device::sm_120>(12, 1));
+    simt::device() = {};
+    CHECK(gpu::open(0).has_value());
+}
+
+TEST_CASE("out of memory while packing or multiplying: returned, and the device goes on") {
+    const machine guard;
+    auto dev = gpu::open(0).value();
+    const stacked w;
+    simt::device().memory = 1000;
+    auto full = dev.pack(w.parts);
+    CHECK(full.error().code == errc::out_of_memory);
+    CHECK(names(full.error(), "cudaErrorMemoryAllocation"));
+    CHECK(names(full.error(), "residency budget"));
+    CHECK(simt::runtime().allocations == 0);
+    simt::device() = {};
+    const auto image = dev.pack(w.parts);
+    REQUIRE(image.has_value());
+    const auto x = test::random_floats(w.cols, 3);
+    workspace scratch;
+    simt::fail_call("cudaMalloc", cudaErrorMemoryAllocation);
+    CHECK(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views).error().code == errc::out_of_memory);
+    simt::fail_call("cudaMallocHost", cudaErrorMemoryAllocation);
+    CHECK(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views).error().code == errc::out_of_memory);
+    CHECK(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views));
+    CHECK(!dev.lost());
+}
+
+TEST_CASE("each call that fails while packing or multiplying is returned, and leaves the device usable") {
+    const machine guard;
+    auto dev = gpu_of<device::q8_activations>::open(0).value();
+    const stacked w;
+    const auto x = test::random_floats(w.cols, 3);
+    workspace scratch;
+    for (const char* call : {"cudaMalloc", "cudaMemcpyAsync", "cudaStreamSynchronize"}) {
+        CAPTURE(call);
+        simt::fail_call(call, cudaErrorInvalidValue);
+        const auto failed = dev.pack(w.parts);
+        CHECK(failed.error().code == errc::device_failed);
+        CHECK(names(failed.error(), "cudaErrorInvalidValue"));
+        CHECK(simt::runtime().allocations == 0);
+    }
+    const auto image = dev.pack(w.parts);
+    REQUIRE(image.has_value());
+    results want(1);
+    REQUIRE(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, want.views));
+    for (const char* call : {"cudaMemcpyAsync", "launch", "cudaStreamSynchronize"})
+        for (const int skip : {0, 1}) {
+            if (skip == 1 && std::string_view(call) == "cudaStreamSynchronize") continue;
+            CAPTURE(call);
+            CAPTURE(skip);
+            simt::fail_call(call, cudaErrorLaunchOutOfResources, skip);
+            const auto failed = dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views);
+            CHECK(failed.error().code == errc::device_failed);
+            CHECK(names(failed.error(), "cudaErrorLaunchOutOfResources"));
+            CHECK(!dev.lost());
+            results again(1);
+            REQUIRE(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, again.views));
+            CHECK(again.first == want.first);
+            CHECK(again.second == want.second);
+        }
+}
+
+TEST_CASE("a kernel that fails loses the device and its images; reopen() brings it back") {
+    const machine guard;
+    auto dev = gpu::open(0).value();
+    const auto generation = dev.generation();
+    const stacked w;
+    const auto x = test::random_floats(w.cols, 3);
+    workspace scratch;
+    {
+        const auto image = dev.pack(w.parts);
+        REQUIRE(image.has_value());
+        results want(1);
+        REQUIRE(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, want.views));
+        simt::fail_call("cudaStreamSynchronize", cudaErrorIllegalAddress, 0, true);
+        const auto lost = dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views);
+        CHECK(lost.error().code == errc::device_lost);
+        CHECK(names(lost.error(), "cudaErrorIllegalAddress"));
+        CHECK(names(lost.error(), "reopen()"));
+        CHECK(dev.lost());
+        CHECK(dev.generation() != generation);
+        CHECK(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views).error().code == errc::device_lost);
+        CHECK(dev.pack(w.parts).error().code == errc::device_lost);
+        REQUIRE(dev.reopen());
+        // The old image is refused, and frees nothing that is now somebody else's.
+        CHECK(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views).error().code == errc::device_lost);
+        const auto again = dev.pack(w.parts);
+        REQUIRE(again.has_value());
+        results got(1);
+        REQUIRE(dev.multiply(scratch, *again, {x.data(), 1, w.cols}, got.views));
+        CHECK(got.first == want.first);
+    }
+}
+
+TEST_CASE("an image of another device is refused") {
+    const machine guard;
+    auto one = gpu::open(0).value(), other = gpu::open(0).value();
+    CHECK(one.generation() != other.generation());
+    const stacked w;
+    const auto image = one.pack(w.parts);
+    REQUIRE(image.has_value());
+    const auto x = test::random_floats(w.cols, 3);
+    workspace scratch;
+    CHECK(other.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views).error().code == errc::device_lost);
+    auto moved = std::move(one);
+    CHECK(moved.multiply(scratch, *image, {x.data(), 1, w.cols}, results(1).views));
+}
+
+TEST_CASE("a graph replays recorded products; allocating while recording is an error") {
+    const machine guard;
+    auto dev = gpu::open(0).value();
+    const stacked w;
+    const auto image = dev.pack(w.parts);
+    REQUIRE(image.has_value());
+    auto x = test::random_floats(w.cols, 3);
+    auto room = device::gpu::device_memory::allocate(dev.context(), (96 + 21) * sizeof(float)).value();
+    float* const values = room.as<float>();
+    device::gpu::panel_product product;
+    product.weights = image->parts()[0].data;
+    product.rows = 21;
+    product.panel_bytes = image->parts()[0].panel_bytes;
+    product.x.values = values;
+    product.x.tokens = 1;
+    product.x.groups = 3;
+    product.y = values + 96;
+    product.y_stride = 21;
+    std::vector<float> y(21);
+    const auto recorded = device::gpu::graph::record(dev.context(), dev.queue(), [&] {
+        return dev.context()->check(
+            "start a product", device::gpu::multiply_panels<quant::q8_0, device::f32_activations>(product, dev.queue().get()));
+    });
+    REQUIRE(recorded.has_value());
+    const auto kernels = simt::runtime().kernels;
+    workspace scratch;
+    for (int step = 0; step < 3; ++step) {
+        x[0] += 1.0f;
+        REQUIRE(dev.queue().upload(values, x.data(), x.size() * sizeof(float)));
+        REQUIRE(recorded->start(dev.queue()));
+        REQUIRE(dev.queue().download(y.data(), values + 96, y.size() * sizeof(float)));
+        REQUIRE(dev.queue().synchronize());
+        results want(1);
+        REQUIRE(dev.multiply(scratch, *image, {x.data(), 1, w.cols}, want.views));
+        CHECK(y == want.first);
+    }
+    CHECK(simt::runtime().kernels == kernels + 9);
+    const auto refused = device::gpu::graph::record(dev.context(), dev.queue(), [&]() -> frugal::status {
+        FRUGAL_TRY_ASSIGN(auto memory, device::gpu::device_memory::allocate(dev.context(), 64));
+        return {};
+    });
+    CHECK(refused.error().code == errc::device_failed);
+    CHECK(names(refused.error(), "cudaErrorStreamCaptureUnsupported"));
+    CHECK(dev.queue().synchronize());
+}
