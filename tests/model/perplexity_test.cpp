@@ -4,6 +4,7 @@
 
 #include "frugal/device/cpu/dispatch.hpp"
 #include "frugal/quant/codec.hpp"
+#include "isa.hpp"
 #include "perplexity.hpp"
 
 using namespace frugal;
@@ -42,7 +43,7 @@ private:
 /// Runs `body` with a model of the file on the machine's best instruction set.
 template <class Spec, class Body>
 void with_best(const gguf_model& file, Body&& body) {
-    must(device::dispatch<isa::all>("", [&]<class Isa>(type_tag<Isa>) {
+    must(device::dispatch<test::machine_isas>("", [&]<class Isa>(type_tag<Isa>) {
         threads executor(2);
         auto m = file.run<Spec, Isa>({.sequences = 1, .max_tokens = 512}, executor);
         body(*m);
@@ -60,7 +61,7 @@ template <class Spec>
 void check_q8_0(const std::string& name) {
     const gguf_model file(data(name + "/" + name + "-BF16.gguf"));
     const q8_0_source source(file.file);
-    must(device::dispatch<isa::all>("", [&]<class Isa>(type_tag<Isa>) {
+    must(device::dispatch<test::machine_isas>("", [&]<class Isa>(type_tag<Isa>) {
         using running = running_model<Spec, model::convention::gguf, counting_cpu<Isa>>;
         using model_type = typename running::model_type;
         auto weights = must(model::bind<Spec, model::convention::gguf, typename model_type::formats>(
