@@ -2,12 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fg = frugal;
@@ -153,6 +155,47 @@ TEST_CASE("one seed gives one sequence, another seed another") {
     for (int i = 15; i < 40; ++i) CHECK(*resumed.sample(logits) == first[static_cast<std::size_t>(i)]);
     // Cuts that cut nothing change nothing.
     CHECK(run(make(1, 0, 1, 9)) == run(make(1, 300, 1, 9)));
+}
+
+TEST_CASE("long rows draw what sorting all tokens draws") {
+    std::mt19937 generator(11);
+    for (const std::size_t size : {std::size_t{70}, std::size_t{300}, std::size_t{5000}, std::size_t{40000}})
+        for (const bool ties : {false, true}) {
+            // With ties there are a few hundred values only, and some tokens are ruled out.
+            std::vector<float> logits(size);
+            std::normal_distribution<float> normal(0.0f, 2.0f);
+            for (float& l : logits)
+                l = !ties ? normal(generator) : generator() % 9 == 0 ? -infinity : static_cast<float>(generator() % 301) * 0.01f;
+            std::vector<std::size_t> order(size);
+            for (std::size_t i = 0; i < size; ++i) order[i] = i;
+            std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+            // Shares that need a few tokens, or nearly all; three of those that have the greatest logit.
+            for (const auto& [top_k, top_p] :
+                 {std::pair(std::size_t{0}, 1.0f), std::pair(std::size_t{0}, 0.3f), std::pair(std::size_t{0}, 0.99f),
+                  std::pair(std::size_t{3}, 1.0f), std::pair(std::size_t{40}, 1.0f), std::pair(std::size_t{1500}, 0.9f)}) {
+                auto sampler = make(1, top_k, top_p, 77);
+                ops::random_generator random(77);
+                for (int draw = 0; draw < 20; ++draw) {
+                    const std::size_t most = top_k == 0 ? size : std::min(top_k, size);
+                    const auto weight = [&](std::size_t rank) {
+                        return std::exp(static_cast<double>(logits[order[rank]]) - static_cast<double>(logits[order[0]]));
+                    };
+                    double total = 0, cut = 0;
+                    for (std::size_t i = 0; i < most; ++i) total += weight(i);
+                    std::size_t count = 0;
+                    for (; count < most && (count == 0 || cut < static_cast<double>(top_p) * total); ++count)
+                        cut += weight(count);
+                    const double target = random.uniform() * (top_p < 1 ? cut : total);
+                    double sum = 0;
+                    std::size_t rank = 0;
+                    for (; rank + 1 < (top_p < 1 ? count : most); ++rank) {
+                        sum += weight(rank);
+                        if (target < sum) break;
+                    }
+                    CHECK(*sampler.sample(logits) == static_cast<std::int64_t>(order[rank]));
+                }
+            }
+        }
 }
 
 TEST_CASE("the generator's numbers are the published ones") {

@@ -85,19 +85,13 @@ public:
             return std::exp((static_cast<double>(logits[id]) - greatest) / temperature);
         };
 
-        // A heap gives the tokens from the most probable on; mostly the draw needs only a few of them.
-        order_.resize(logits.size());
-        for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<std::uint32_t>(i);
-        const auto less_probable = [&](std::uint32_t a, std::uint32_t b) {
-            return logits[a] < logits[b] || (logits[a] == logits[b] && a > b);
-        };
-        std::make_heap(order_.begin(), order_.end(), less_probable);
+        // Mostly the draw needs only a few of the most probable tokens: as many are picked in one pass, more where it asks for more.
         ranked_.clear();
         const auto ranked = [&](std::size_t rank) -> const candidate& {
-            while (ranked_.size() <= rank) {
-                const auto end = order_.end() - static_cast<std::ptrdiff_t>(ranked_.size());
-                std::pop_heap(order_.begin(), end, less_probable);
-                ranked_.push_back({*(end - 1), relative(*(end - 1))});
+            if (ranked_.size() <= rank) {
+                const std::size_t known = ranked_.size();
+                pick(logits, std::max(known * 8, options_.top_k == 0 ? std::size_t{64} : options_.top_k));
+                for (std::size_t i = known; i < order_.size(); ++i) ranked_.push_back({order_[i], relative(order_[i])});
             }
             return ranked_[rank];
         };
@@ -131,6 +125,26 @@ private:
         std::uint32_t token;
         double weight;  ///< probability relative to the most probable token
     };
+
+    /// order_ = the `count` most probable tokens, or all, the most probable first.
+    void pick(std::span<const float> logits, std::size_t count) {
+        const auto more_probable = [&](std::uint32_t a, std::uint32_t b) {
+            return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+        };
+        const bool all = count > logits.size() / 4;  // then a heap of them saves nothing
+        order_.resize(all ? logits.size() : count);
+        for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<std::uint32_t>(i);
+        if (all) return std::sort(order_.begin(), order_.end(), more_probable);
+        // The least probable of those kept stands first. Of equals the later ones lose, as ids ascend.
+        std::make_heap(order_.begin(), order_.end(), more_probable);
+        for (std::size_t i = count; i < logits.size(); ++i) {
+            if (!(logits[i] > logits[order_.front()])) continue;
+            std::pop_heap(order_.begin(), order_.end(), more_probable);
+            order_.back() = static_cast<std::uint32_t>(i);
+            std::push_heap(order_.begin(), order_.end(), more_probable);
+        }
+        std::sort_heap(order_.begin(), order_.end(), more_probable);
+    }
 
     sampling_options options_;
     random_generator random_;
