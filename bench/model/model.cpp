@@ -36,7 +36,7 @@ namespace bench {
 namespace {
 
 constexpr std::size_t prefill_tokens = 512, decode_tokens = 64, decode_rounds = 8, first_tokens = 64;
-constexpr std::size_t batch_rounds = 5, thread_rounds = 4, thread_prefill_tokens = 128;
+constexpr std::size_t batch_rounds = 5, thread_rounds = 4, thread_prefill_tokens = 64;
 /// Both sides round activations to 8 bits before their products, and their caches hold other types: 0.99993 and more is seen. One
 /// layer that is wrong costs about 0.01.
 constexpr double least_cosine = 0.999;
@@ -142,7 +142,7 @@ struct plan {
         FRUGAL_TRY_ASSIGN(out.batches, numbers("FRUGAL_BENCH_BATCHES", "1 2 4 8 16", 1, 1));
         if (out.batches.back() > prefill_tokens)
             return fg::fail(fg::errc::invalid_argument, "FRUGAL_BENCH_BATCHES holds more than ", prefill_tokens);
-        FRUGAL_TRY_ASSIGN(const auto seconds, numbers("FRUGAL_BENCH_SECONDS", "420", 1, 1));
+        FRUGAL_TRY_ASSIGN(const auto seconds, numbers("FRUGAL_BENCH_SECONDS", "540", 1, 1));
         out.seconds = static_cast<double>(seconds[0]);
         // As many threads as `generate` takes, unless told otherwise; one, two, four … of them for their curve.
         FRUGAL_TRY_ASSIGN(const auto asked, numbers("FRUGAL_BENCH_THREADS", "0", 0, 1));
@@ -310,7 +310,7 @@ private:
     /// Each sequence has a prompt and a text of its own. A row of ours has the bits that its sequence has alone; where llama.cpp's
     /// logits are others than with one sequence, it is left out.
     [[nodiscard]] fg::status measure_batches() {
-        const std::size_t most = plan_.batches.back(), each = std::min(prefill_tokens / most, batch_context / 4);
+        const std::size_t most = plan_.batches.back(), each = std::min(prefill_tokens / most, batch_context / 16);
         const auto prompts = tokens(most * each, 4), text = tokens(4 * most * batch_rounds, 5);
         own_->clear();
         FRUGAL_TRY(own_->forward(std::span(prompts).last(each), 1));
