@@ -58,7 +58,7 @@ def judge(kernels):
 
 
 def check(nvcc, unit, architectures):
-    command = [nvcc, "-std=c++20", "-O3", "-DFRUGAL_EXTERN_KERNELS", "-I", checks.INCLUDE, "-Werror", "all-warnings", "-Xcompiler",
+    command = [nvcc, "-std=c++20", "-O3", "-I", checks.INCLUDE, "-Werror", "all-warnings", "-Xcompiler",
                HOST_WARNINGS, "-Xptxas", "-v", "-c", unit]
     for arch in architectures:
         command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]

@@ -1,6 +1,7 @@
 // device::cuda on the emulated runtime: images, products, errors by CUDA's name, and a process that stays usable.
 #include "frugal/device/cuda/cuda.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -9,8 +10,11 @@
 
 #include <doctest/doctest.h>
 
+#include "frugal/ops/elementwise/elementwise_cuda.cuh"
 #include "frugal/ops/matmul/image_matmul.hpp"
 #include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/ops/norm/norm_cuda.cuh"
+#include "frugal/ops/sampling/sampling_cuda.cuh"
 #include "weights.hpp"
 
 namespace device = frugal::device;
@@ -308,4 +312,89 @@ TEST_CASE("a graph replays recorded products; allocating while recording is an e
     CHECK(refused.error().code == errc::device_failed);
     CHECK(names(refused.error(), "cudaErrorStreamCaptureUnsupported"));
     CHECK(dev.queue().synchronize());
+}
+
+TEST_CASE(
+    "a decoded token's operators are recorded once and replayed: nothing is allocated, nothing waits, nothing goes to the host") {
+    const machine guard;
+    using q8_gpu = device::cuda<device::sm_90, device::cpu<frugal::isa::baseline>, device::q8_activations, quant::all>;
+    auto dev = q8_gpu::open(0).value();
+    constexpr std::size_t hidden = 64, width = 96;
+    const auto gate_bytes = test::random_weights<quant::q4_0>(width, hidden, 1),
+               up_bytes = test::random_weights<quant::q8_0>(width, hidden, 2);
+    const auto down_bytes = test::random_weights<quant::q5_1>(hidden, width, 3);
+    const auto view = [](quant::type_id type, const std::vector<std::byte>& bytes, std::size_t rows, std::size_t cols) {
+        return quant::make_weight_view<quant::all>(type, bytes, rows, cols).value();
+    };
+    const std::vector<quant::weight_view> wide = {view(quant::q4_0::type, gate_bytes, width, hidden),
+                                                  view(quant::q8_0::type, up_bytes, width, hidden)};
+    const std::vector<quant::weight_view> narrow = {view(quant::q5_1::type, down_bytes, hidden, width)};
+    const auto gate_up = dev.pack(wide).value(), down = dev.pack(narrow).value();
+    const auto weights = test::random_floats(hidden, 4);
+
+    // x | norm weights | normed | gate | up | result | scales | codes and sums as bytes | token
+    auto room = device::gpu::device_memory::allocate(dev.context(), 8192).value();
+    float* const x = room.as<float>();
+    float *const norm = x + 64, *const normed = x + 128, *const gate = x + 192, *const up = x + 288, *const out = x + 384,
+                 *const scales = x + 448;
+    auto* const sums = reinterpret_cast<std::int16_t*>(x + 464);
+    auto* const codes = reinterpret_cast<std::int8_t*>(x + 480);
+    auto* const token = reinterpret_cast<std::int32_t*>(x + 512);
+    REQUIRE(dev.queue().upload(norm, weights.data(), hidden * sizeof(float)));
+    const cudaStream_t queue = dev.queue().get();
+    const auto step = [&]() -> frugal::status {
+        const auto check = [&](cudaError_t error) { return dev.context()->check("start a kernel", error); };
+        const auto product = [&](const quant::panel_view& w, const float* from, float* to) {
+            device::gpu::panel_product p;
+            p.weights = w.data;
+            p.rows = w.rows;
+            p.panel_bytes = w.panel_bytes;
+            p.x = {from, codes, sums, scales, 1, w.cols / 32};
+            p.y = to;
+            p.y_stride = w.rows;
+            cudaError_t error = cudaSuccess;
+            (void)quant::visit<quant::all>(w.type, [&]<class Format>(frugal::type_tag<Format>) {
+                error = device::gpu::multiply_panels<Format, device::q8_activations>(p, queue);
+            });
+            return check(error);
+        };
+        const auto row = [](float* data, std::size_t n) { return matrix_view<float>(data, 1, n); };
+        FRUGAL_TRY(check(ops::cuda::grouped_rms_norm<ops::norm_weight::plain>(row(x, hidden), norm, hidden, 1e-6f,
+                                                                              row(normed, hidden), queue)));
+        FRUGAL_TRY(check(device::gpu::quantize_activations<device::q8_activations>(normed, 1, 2, codes, sums, scales, queue)));
+        FRUGAL_TRY(product(gate_up.parts()[0], normed, gate));
+        FRUGAL_TRY(product(gate_up.parts()[1], normed, up));
+        FRUGAL_TRY(check(ops::cuda::swiglu(row(gate, width), row(up, width), row(gate, width), queue)));
+        FRUGAL_TRY(check(device::gpu::quantize_activations<device::q8_activations>(gate, 1, 3, codes, sums, scales, queue)));
+        FRUGAL_TRY(product(down.parts()[0], gate, out));
+        FRUGAL_TRY(check(ops::cuda::add(row(out, hidden), row(x, hidden), queue)));
+        return check(ops::cuda::greedy(row(x, hidden), token, queue));
+    };
+    const auto input = test::random_floats(hidden, 5);
+    const auto run = [&](auto&& once) {
+        std::vector<float> all;
+        REQUIRE(dev.queue().upload(x, input.data(), hidden * sizeof(float)));
+        for (int i = 0; i < 3; ++i) {
+            std::vector<float> now(hidden);
+            std::int32_t chosen = -1;
+            REQUIRE(once());
+            REQUIRE(dev.queue().download(now.data(), x, hidden * sizeof(float)));
+            REQUIRE(dev.queue().download(&chosen, token, sizeof(chosen)));
+            REQUIRE(dev.queue().synchronize());
+            CHECK(chosen == std::max_element(now.begin(), now.end()) - now.begin());
+            all.insert(all.end(), now.begin(), now.end());
+        }
+        return all;
+    };
+    const auto direct = run(step);
+    const auto before = simt::runtime();
+    const auto recorded = device::gpu::graph::record(dev.context(), dev.queue(), step);
+    REQUIRE(recorded.has_value());
+    CHECK(simt::runtime().kernels == before.kernels);
+    const auto replayed = run([&] { return recorded->start(dev.queue()); });
+    CHECK(replayed == direct);
+    CHECK(simt::runtime().allocation_calls == before.allocation_calls);
+    CHECK(simt::runtime().synchronizations == before.synchronizations + 3);
+    CHECK(simt::runtime().graph_launches == before.graph_launches + 3);
+    CHECK(simt::runtime().kernels == before.kernels + 27);
 }

@@ -48,19 +48,20 @@ std::vector<float> multiply(const quant::weight_view& w, const std::vector<float
     simt::device_array<unsigned char> weights(std::vector<unsigned char>(bytes, bytes + part.bytes()));
     simt::device_array<float> values(padded(x, p)), y(tokens * w.rows);
     simt::device_array<std::int8_t> codes(tokens * p.groups() * 32);
+    simt::device_array<std::int16_t> sums(tokens * p.groups() * 2);
     simt::device_array<float> scales(tokens * p.groups());
     device::gpu::panel_product product;
     product.weights = reinterpret_cast<const std::byte*>(weights.data());
     product.rows = w.rows;
     product.panel_bytes = part.panel_bytes;
-    product.x = {values.data(), codes.data(), scales.data(), tokens, p.groups()};
+    product.x = {values.data(), codes.data(), sums.data(), scales.data(), tokens, p.groups()};
     product.y = y.data();
     product.y_stride = w.rows;
     product.multiprocessors = multiprocessors;
     cudaError_t started = cudaSuccess;
     if constexpr (Activations::quantized) {
-        started = device::gpu::quantize_activations<Activations>(values.data(), tokens, p.groups(), codes.data(), scales.data(),
-                                                                 nullptr);
+        started = device::gpu::quantize_activations<Activations>(values.data(), tokens, p.groups(), codes.data(), sums.data(),
+                                                                 scales.data(), nullptr);
         REQUIRE(started == cudaSuccess);
     }
     // Not within REQUIRE: it would swallow a simt::kernel_fault.
@@ -123,7 +124,7 @@ void for_each_policy(F&& f) {
 }  // namespace
 
 TEST_CASE("C48 products agree with sums in double for every tail of rows, columns and tokens, and every format") {
-    constexpr std::size_t most_tokens = 9;
+    constexpr std::size_t most_tokens = 70;  // more than a tile of the matrix units has
     test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
         for (const std::size_t rows : {3u, 33u})
             for (const std::size_t cols : {std::size_t{Format::block_size == 1 ? 37 : Format::block_size}, std::size_t{768}}) {
@@ -137,7 +138,7 @@ TEST_CASE("C48 products agree with sums in double for every tail of rows, column
                     CAPTURE(Activations::quantized);
                     const auto all = multiply<Activations>(*w, x, most_tokens);
                     check_against_double<Format, Activations>(*w, x, most_tokens, all);
-                    for (const std::size_t tokens : {1u, 2u, 4u, 5u}) {  // the same bits as within the largest batch
+                    for (const std::size_t tokens : {1u, 2u, 5u, 17u}) {  // the same bits as within the largest batch
                         const auto y = multiply<Activations>(*w, x, tokens);
                         CHECK(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0);
                     }
@@ -147,14 +148,15 @@ TEST_CASE("C48 products agree with sums in double for every tail of rows, column
     });
 }
 
-TEST_CASE("every order of threads gives the same bits") {
+TEST_CASE("every order of threads gives the same bits, of few tokens and of many") {
     test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
         const auto bytes = test::random_weights<Format>(17, 256, 3);
         const auto w = quant::make_weight_view<quant::all>(Format::type, bytes, 17, 256);
         REQUIRE(w.has_value());
-        const auto x = test::random_floats(2 * 256, 4);
+        const auto x = test::random_floats(20 * 256, 4);
         for_each_policy([&]<class Activations>(frugal::type_tag<Activations>) {
-            CHECK(simt::same_under_all_schedules([&] { return multiply<Activations>(*w, x, 2); }));
+            for (const std::size_t tokens : {2u, 20u})
+                CHECK(simt::same_under_all_schedules([&] { return multiply<Activations>(*w, x, tokens); }));
         });
     });
 }
@@ -194,15 +196,16 @@ TEST_CASE("products of chosen experts have the bits of single ones") {
                 simt::device_array<unsigned char> weights(std::vector<unsigned char>(from, from + packed->bytes()));
                 simt::device_array<float> values(padded(x, p)), scales(p.tokens * p.groups()), y(chosen.size() * rows);
                 simt::device_array<std::int8_t> codes(p.tokens * p.groups() * 32);
+                simt::device_array<std::int16_t> sums(p.tokens * p.groups() * 2);
                 simt::device_array<std::int32_t> index(chosen);
                 if constexpr (Activations::quantized)
                     REQUIRE(device::gpu::quantize_activations<Activations>(values.data(), p.tokens, p.groups(), codes.data(),
-                                                                           scales.data(), nullptr) == cudaSuccess);
+                                                                           sums.data(), scales.data(), nullptr) == cudaSuccess);
                 device::gpu::expert_product product;
                 product.panels.weights = reinterpret_cast<const std::byte*>(weights.data());
                 product.panels.rows = rows;
                 product.panels.panel_bytes = packed->parts()[0].panel_bytes;
-                product.panels.x = {values.data(), codes.data(), scales.data(), p.tokens, p.groups()};
+                product.panels.x = {values.data(), codes.data(), sums.data(), scales.data(), p.tokens, p.groups()};
                 product.panels.y = y.data();
                 product.panels.y_stride = rows;
                 product.experts = index.data();
@@ -246,15 +249,19 @@ TEST_CASE("activations in 8 bits are those of quant::q8_activation<32>, ties and
     simt::for_each_schedule([&] {
         simt::device_array<float> values(x), scales(x.size() / 32);
         simt::device_array<std::int8_t> codes(x.size());
+        simt::device_array<std::int16_t> sums(x.size() / 16);
         REQUIRE(device::gpu::quantize_activations<device::q8_activations>(values.data(), 1, x.size() / 32, codes.data(),
-                                                                          scales.data(), nullptr) == cudaSuccess);
+                                                                          sums.data(), scales.data(), nullptr) == cudaSuccess);
         const auto got = codes.to_host();
         const auto got_scales = scales.to_host();
+        const auto got_sums = sums.to_host();
         for (std::size_t g = 0; g < x.size() / 32; ++g) {
             quant::q8_activation<32>::block want;
             quant::q8_activation<32>::quantize(x.data() + g * 32, want);
             CHECK(std::memcmp(&got_scales[g], &want.scale, sizeof(float)) == 0);
             CHECK(std::memcmp(got.data() + g * 32, want.codes, 32) == 0);
+            CHECK(got_sums[2 * g] == want.sums[0]);
+            CHECK(got_sums[2 * g + 1] == want.sums[1]);
         }
     });
 }
@@ -283,4 +290,5 @@ TEST_CASE("a removed __syncthreads is noticed") {
     REQUIRE(w.has_value());
     const auto x = test::random_floats(1024, 4);
     CHECK(test::unnoticed_barriers([&] { return multiply<device::f32_activations>(*w, x, 1); }) == std::vector<std::string>{});
+    CHECK(test::unnoticed_barriers([&] { return multiply<device::q8_activations>(*w, x, 1); }) == std::vector<std::string>{});
 }

@@ -37,6 +37,11 @@
 /// After FRUGAL_ALWAYS_INLINE: a function that kernels for GPUs call too.
 #if defined(__CUDACC__)
 #define FRUGAL_HOST_DEVICE __host__ __device__
+// nvcc does not know the vector extensions that the CPU's kernels are written with: it sees their declarations, and what uses
+// them links frugal::kernels.
+#if !defined(FRUGAL_EXTERN_KERNELS)
+#define FRUGAL_EXTERN_KERNELS
+#endif
 #else
 #define FRUGAL_HOST_DEVICE
 #endif

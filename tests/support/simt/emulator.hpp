@@ -79,6 +79,9 @@ struct launch_report {
 };
 const launch_report& last_launch();
 
+/// Whether a mutation can be asked for: on a GPU, where the same tests run, it cannot.
+inline constexpr bool barriers_can_be_removed = true;
+
 /// True in a build whose kernels were compiled with the access checks (see README, "Checked build").
 bool access_checks_active();
 
@@ -144,7 +147,7 @@ private:
     std::size_t size_;
 };
 
-// ---- What `cuda_language.hpp` and the library's device wrappers are built from
+// ---- What `language.hpp` and the library's device wrappers are built from
 // -------------------------------------------------
 
 /// Runs `thread(closure)` once for every thread of the grid.

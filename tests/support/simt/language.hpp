@@ -6,7 +6,7 @@
 #pragma once
 
 #if defined(__CUDACC__)
-#error "cuda_language.hpp stands in for nvcc; do not compile it with nvcc"
+#error "simt/language.hpp stands in for nvcc; do not compile it with nvcc"
 #endif
 
 #include <cmath>

@@ -22,6 +22,7 @@
 #include "frugal/device/cuda/arch.hpp"
 #include "frugal/device/cuda/errors.hpp"
 #include "frugal/device/cuda/memory.hpp"
+#include "frugal/device/cuda/prefill.hpp"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/formats.hpp"
@@ -44,7 +45,7 @@ public:
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
 private:
-    template <cuda_arch, cpu_target, activation_policy, quant::format_list>
+    template <cuda_arch, cpu_target, activation_policy, quant::format_list, prefill_policy>
     friend class cuda;
     gpu::device_memory memory_;
     std::vector<quant::panel_view> parts_;
@@ -60,7 +61,7 @@ private:
 /// Errors of the device: `device_failed` and `out_of_memory` leave it usable; after `device_lost` every image is gone,
 /// `generation()` has changed, and nothing but `reopen()` helps.
 template <cuda_arch Arch = sm_90, cpu_target Host = cpu<>, activation_policy Activations = default_activations,
-          quant::format_list Formats = quant::all>
+          quant::format_list Formats = quant::all, prefill_policy Prefill = prefill::exact>
 class cuda {
 public:
     using arch = Arch;
@@ -199,10 +200,11 @@ private:
         for (const quant::panel_view& part : parts) rows += part.rows;
         const std::size_t groups = (x.cols() + quant::panel_group - 1) / quant::panel_group, cols = groups * quant::panel_group;
         const std::size_t batch = std::min(x.rows(), most_tokens);
-        // Floats, then codes and scales of activations, then results; each part starts aligned to 64 bytes.
+        // Floats, then codes, scales and sums of activations, then results; each part starts aligned to 64 bytes.
         const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
         const std::size_t codes_at = aligned(batch * cols * sizeof(float)), scales_at = codes_at + aligned(batch * cols);
-        const std::size_t y_at = scales_at + aligned(batch * groups * sizeof(float));
+        const std::size_t sums_at = scales_at + aligned(batch * groups * sizeof(float));
+        const std::size_t y_at = sums_at + aligned(batch * groups * 2 * sizeof(std::int16_t));
         if (rows > std::numeric_limits<std::size_t>::max() / 16 / batch)
             return fail(errc::out_of_memory, "products of ", rows, " rows are beyond the address space");
         const std::size_t bytes = y_at + batch * rows * sizeof(float);
@@ -233,9 +235,11 @@ private:
             if constexpr (Activations::quantized) {
                 auto* const codes = reinterpret_cast<std::int8_t*>(room + codes_at);
                 auto* const scales = reinterpret_cast<float*>(room + scales_at);
-                FRUGAL_TRY(context_->check(
-                    "quantise activations",
-                    gpu::quantize_activations<Activations>(product.x.values, tokens, groups, codes, scales, queue_->get())));
+                auto* const sums = reinterpret_cast<std::int16_t*>(room + sums_at);
+                FRUGAL_TRY(context_->check("quantise activations",
+                                           gpu::quantize_activations<Activations>(product.x.values, tokens, groups, codes, sums,
+                                                                                  scales, queue_->get())));
+                product.x.sums = sums;
                 product.x.codes = codes;
                 product.x.scales = scales;
             }
@@ -249,7 +253,12 @@ private:
                 if (part.rows == 0) continue;
                 cudaError_t started = cudaSuccess;
                 FRUGAL_TRY(quant::visit<Formats>(part.type, [&]<class Format>(type_tag<Format>) {
-                    started = gpu::multiply_panels<Format, Activations>(product, queue_->get());
+                    constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
+                    if constexpr (Prefill::rounds && !integers)
+                        started = tokens > 16 ? gpu::multiply_panel_tiles<Format>(product, queue_->get())
+                                              : gpu::multiply_panels<Format, Activations>(product, queue_->get());
+                    else
+                        started = gpu::multiply_panels<Format, Activations>(product, queue_->get());
                 }));
                 FRUGAL_TRY(context_->check("start a product", started));
             }

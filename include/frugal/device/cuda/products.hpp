@@ -1,6 +1,6 @@
 #pragma once
-/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh: include that under nvcc, or link
-/// frugal::cuda_kernels, where they are instantiated for every format of the library.
+/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh and tiles_cuda.cuh: include these
+/// under nvcc, or link frugal::cuda_kernels, where they are instantiated for every format of the library.
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +17,7 @@ namespace device::gpu {
 struct activations {
     const float* values = nullptr;       ///< [tokens][32 * groups]
     const std::int8_t* codes = nullptr;  ///< [tokens][32 * groups], where they are quantised: quant::q8_activation<32>
+    const std::int16_t* sums = nullptr;  ///< [tokens][groups][2]: of 16 codes each
     const float* scales = nullptr;       ///< [tokens][groups]
     std::size_t tokens = 0, groups = 0;
 };
@@ -35,6 +36,10 @@ struct panel_product {
 template <class Format, activation_policy Activations>
 [[nodiscard]] cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream);
 
+/// The same with weights and activations rounded to bfloat16 (device::prefill::bf16_tiles), for many tokens.
+template <class Format>
+[[nodiscard]] cudaError_t multiply_panel_tiles(const panel_product& product, cudaStream_t stream);
+
 /// One product a chosen expert: y[i][r] = sum over c of w[experts[i]][r][c] * x[i / share][c]. The experts' panels follow one
 /// another from `panels.weights` on, alike in shape. A token's choices share its activations (share = choices of a token), or
 /// each has its own (1).
@@ -48,11 +53,11 @@ struct expert_product {
 template <class Format, activation_policy Activations>
 [[nodiscard]] cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream);
 
-/// Rounds activations to 8 bits, for a policy that wants it: codes and scales of quant::q8_activation<32>.
+/// Rounds activations to 8 bits, for a policy that wants it: codes, sums and scales of quant::q8_activation<32>.
 template <activation_policy Activations>
     requires(Activations::quantized)
 [[nodiscard]] cudaError_t quantize_activations(const float* values, std::size_t tokens, std::size_t groups, std::int8_t* codes,
-                                               float* scales, cudaStream_t stream);
+                                               std::int16_t* sums, float* scales, cudaStream_t stream);
 
 }  // namespace device::gpu
 

@@ -83,6 +83,70 @@ FRUGAL_DEVICE void multiply_add(fragment_c& c, const fragment_a& a, const fragme
 #endif
 }
 
+/// A lane's share of D[16x8] = A[16x32] B[32x8] + C[16x8] of signed bytes with 32-bit sums. With `row = lane / 4`, `quad = lane
+/// % 4 * 4`: A.x[0] = A(row, quad..quad+3), x[1] = A(row + 8, ..), x[2] = A(row, quad + 16..), x[3] = A(row + 8, quad + 16..);
+/// B.x[0] = B(quad.., row), x[1] = B(quad + 16.., row); sums as in fragment_c. Lower index in the lower byte. Source: PTX ISA,
+/// "Matrix Fragments for mma.m16n8k32", and for 16 columns "… for mma.m16n8k16" of .s8.
+struct fragment_sums {
+    int x[4];
+};
+
+#if !defined(__CUDACC__)
+namespace emulated {
+struct byte_mma_record {
+    fragment_sums* c;
+    std::uint32_t a[4], b[2];
+};
+/// `Columns`: 32, or 16, where a[0], a[1] and b[0] are all there is.
+template <int Columns>
+void mma_bytes(simt::warp_view& view) {
+    const auto byte = [](std::uint32_t word, int i) {
+        return static_cast<int>(static_cast<std::int8_t>(static_cast<std::uint8_t>(word >> 8 * i & 0xFFu)));
+    };
+    int a[16][32], b[32][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& r = *static_cast<byte_mma_record*>(view.record[lane]);
+        const int row = lane / 4, quad = lane % 4 * 4;
+        for (int k = 0; k < Columns; k += 16)
+            for (int i = 0; i < 4; ++i) {
+                a[row][k + quad + i] = byte(r.a[k / 8], i);
+                a[row + 8][k + quad + i] = byte(r.a[k / 8 + 1], i);
+                b[k + quad + i][row] = byte(r.b[k / 16], i);
+            }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& r = *static_cast<byte_mma_record*>(view.record[lane]);
+        for (int x = 0; x < 4; ++x)
+            for (int k = 0; k < Columns; ++k) r.c->x[x] += a[lane / 4 + x / 2 * 8][k] * b[k][lane % 4 * 2 + x % 2];
+    }
+}
+}  // namespace emulated
+#endif
+
+/// c += a b, 32 columns of signed bytes.
+FRUGAL_DEVICE void multiply_add(fragment_sums& c, const fragment_a& a, const fragment_b& b) {
+#if defined(__CUDACC__)
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+r"(c.x[0]), "+r"(c.x[1]), "+r"(c.x[2]), "+r"(c.x[3])
+                 : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+#else
+    emulated::byte_mma_record record{&c, {a.x[0], a.x[1], a.x[2], a.x[3]}, {b.x[0], b.x[1]}};
+    simt::converge(full_warp, &record, &emulated::mma_bytes<32>, "multiply_add", simt::where::here());
+#endif
+}
+
+/// c += a b, 16 columns of signed bytes: A.x[0], A.x[1] and B.x[0] of the above.
+FRUGAL_DEVICE void multiply_add(fragment_sums& c, std::uint32_t a_upper, std::uint32_t a_lower, std::uint32_t b) {
+#if defined(__CUDACC__)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+                 : "+r"(c.x[0]), "+r"(c.x[1]), "+r"(c.x[2]), "+r"(c.x[3])
+                 : "r"(a_upper), "r"(a_lower), "r"(b));
+#else
+    emulated::byte_mma_record record{&c, {a_upper, a_lower, 0, 0}, {b, 0}};
+    simt::converge(full_warp, &record, &emulated::mma_bytes<16>, "multiply_add", simt::where::here());
+#endif
+}
+
 /// Loads two 8x8 matrices of 16-bit elements from shared memory, transposed: lane `l` < 16 gives the address of row `l % 8` of
 /// matrix `l / 8`, 16-byte aligned. The result is a `fragment_b` of a matrix stored with its rows along k. Lanes 16..31 may
 /// give any valid row.

@@ -41,29 +41,39 @@ FRUGAL_DEVICE float feature_at(const bfloat16* row, int i) { return __uint_as_fl
 /// Of blocks of q8_0: a half, then 32 codes.
 FRUGAL_DEVICE float feature_at(const std::int8_t* row, int i) {
     const std::int8_t* const block = row + i / 32 * 34;
-    const unsigned short bits = *reinterpret_cast<const unsigned short*>(block);
-    return __half2float(__ushort_as_half(bits)) * static_cast<float>(block[2 + i % 32]);
+    const unsigned short bits = __ldg(reinterpret_cast<const unsigned short*>(block));
+    return __half2float(__ushort_as_half(bits)) * static_cast<float>(__ldg(block + 2 + i % 32));
 }
 
-/// `Count` features from `first` on, which lie at a multiple of their size.
+/// `Count` features from `first` on, which is a multiple of Count.
+template <int Count>
+FRUGAL_DEVICE void load_features(const float* row, int first, float (&out)[Count]) {
+    if constexpr (Count % 4 == 0) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < Count; i += 4) {
+            const float4 four = __ldg(reinterpret_cast<const float4*>(row + first + i));
+            out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
+        }
+    } else {
+        FRUGAL_UNROLL
+        for (int i = 0; i < Count; ++i) out[i] = row[first + i];
+    }
+}
 template <int Count, class Element>
+    requires(sizeof(Element) == 2)
 FRUGAL_DEVICE void load_features(const Element* row, int first, float (&out)[Count]) {
-    if constexpr (sizeof(Element) == 2 && Count % 2 == 0) {
-        constexpr int words = Count / 2;
-        unsigned packed[words];
+    if constexpr (Count % 2 == 0) {
+        unsigned packed[Count / 2];
         const auto* const from = reinterpret_cast<const unsigned*>(row + first);
-        if constexpr (words % 4 == 0) {
-            FRUGAL_UNROLL
-            for (int w = 0; w < words; w += 4) {
-                const uint4 four = __ldg(reinterpret_cast<const uint4*>(from + w));
-                packed[w] = four.x, packed[w + 1] = four.y, packed[w + 2] = four.z, packed[w + 3] = four.w;
-            }
-        } else if constexpr (words == 2) {
+        if constexpr (Count == 8) {
+            const uint4 four = __ldg(reinterpret_cast<const uint4*>(from));
+            packed[0] = four.x, packed[1] = four.y, packed[2] = four.z, packed[3] = four.w;
+        } else if constexpr (Count == 4) {
             const uint2 two = __ldg(reinterpret_cast<const uint2*>(from));
             packed[0] = two.x, packed[1] = two.y;
         } else {
             FRUGAL_UNROLL
-            for (int w = 0; w < words; ++w) packed[w] = __ldg(from + w);
+            for (int w = 0; w < Count / 2; ++w) packed[w] = __ldg(from + w);
         }
         FRUGAL_UNROLL
         for (int i = 0; i < Count; ++i) {
@@ -71,11 +81,22 @@ FRUGAL_DEVICE void load_features(const Element* row, int first, float (&out)[Cou
             const Element element{bits};
             out[i] = feature_at(&element, 0);
         }
-    } else if constexpr (sizeof(Element) == 4 && Count % 4 == 0) {
+    } else {
         FRUGAL_UNROLL
-        for (int i = 0; i < Count; i += 4) {
-            const float4 four = __ldg(reinterpret_cast<const float4*>(row + first + i));
-            out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
+        for (int i = 0; i < Count; ++i) out[i] = feature_at(row, first + i);
+    }
+}
+/// Within one block of q8_0, whose codes are two by two aligned.
+template <int Count>
+FRUGAL_DEVICE void load_features(const std::int8_t* row, int first, float (&out)[Count]) {
+    if constexpr (Count % 2 == 0) {
+        const auto* const block = reinterpret_cast<const unsigned short*>(row + first / 32 * 34);
+        const float scale = __half2float(__ushort_as_half(__ldg(block)));
+        FRUGAL_UNROLL
+        for (int i = 0; i < Count; i += 2) {
+            const unsigned two = __ldg(block + 1 + (first % 32 + i) / 2);
+            out[i] = scale * static_cast<float>(static_cast<std::int8_t>(static_cast<std::uint8_t>(two & 0xFFu)));
+            out[i + 1] = scale * static_cast<float>(static_cast<std::int8_t>(static_cast<std::uint8_t>(two >> 8)));
         }
     } else {
         FRUGAL_UNROLL
@@ -104,7 +125,8 @@ struct split_shared {
 /// One span of keys for up to `Heads` query heads of one key-value head. Features: of a head, 32 a lane's worth; Whole where a
 /// head has exactly 32 * Features. Grid: [spans, key-value heads * slices of Heads, rows].
 template <class Scalar, int Heads, int Features, bool Whole>
-__global__ void __launch_bounds__(32 * split_warps) attend_spans(split_arguments a, const split_row<Scalar>* __restrict__ rows) {
+__global__ void __launch_bounds__(32 * split_warps, 1)
+    attend_spans(split_arguments a, const split_row<Scalar>* __restrict__ rows) {
     using element = typename stored_features<Scalar>::element;
     constexpr int at_once = 32 / Heads;  // keys that a warp scores together
     auto& shared = device::gpu::block_shared<split_shared<element, Heads>>();

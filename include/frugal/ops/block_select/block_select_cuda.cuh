@@ -43,7 +43,7 @@ FRUGAL_DEVICE float block_feature(const std::int8_t* key, int i) { return static
 /// scores[row][b] = sum over heads of max(0, q[h] . key[b]) / divisor. A warp takes four blocks. Features: of a head, as many
 /// for each of 32 lanes. Grid: [blocks / (4 * score_warps), rounded up; rows].
 template <class Scalar, int Features>
-__global__ void __launch_bounds__(32 * score_warps)
+__global__ void __launch_bounds__(32 * score_warps, 1)
     score_block_keys(const float* __restrict__ q, std::size_t q_stride, int heads, int dim, float divisor,
                      const select_row<Scalar>* __restrict__ rows, float* __restrict__ scores, std::size_t scores_stride) {
     constexpr int at_once = 32 / score_heads;
@@ -206,6 +206,43 @@ template <class Scalar>
     constexpr unsigned threads = 512;
     return device::gpu::launch(choose_blocks<Scalar, threads>, dim3(static_cast<unsigned>(q.rows())), dim3(threads), 0, stream,
                                scores, complete, rows, static_cast<int>(top), chosen, counts);
+}
+
+/// Grid: [tokens of a list / Threads, rounded up; rows].
+template <class Scalar, int Threads>
+__global__ void __launch_bounds__(Threads)
+    list_tokens(const std::uint32_t* __restrict__ chosen, const std::uint32_t* __restrict__ counts, int top, std::uint32_t ratio,
+                const std::uint32_t* __restrict__ complete, const std::uint32_t* __restrict__ visible,
+                std::uint32_t* __restrict__ lists, std::uint32_t list_stride, split_row<Scalar>* __restrict__ rows) {
+    const std::size_t row = blockIdx.y;
+    const std::uint32_t blocks = counts[row], tail = visible[row] - complete[row] * ratio, all = blocks * ratio + tail;
+    std::uint32_t* const list = lists + row * list_stride;
+    const std::uint32_t i = blockIdx.x * Threads + threadIdx.x;
+    if (i == 0) {
+        rows[row].list = list;
+        rows[row].visible = all;
+    }
+    if (i < blocks * ratio)
+        list[i] = chosen[row * static_cast<std::size_t>(top) + i / ratio] * ratio + i % ratio;
+    else if (i < all)
+        list[i] = complete[row] * ratio + (i - blocks * ratio);
+}
+
+/// Makes each row of an attention see the tokens of its chosen blocks of `ratio` tokens, then those behind its last complete
+/// block: row r has complete[r] of these and sees visible[r] tokens in all. Lists lie top * ratio + ratio - 1 apart, so many
+/// are room enough. Nothing goes through the host.
+template <class Scalar>
+[[nodiscard]] cudaError_t attend_chosen(const std::uint32_t* chosen, const std::uint32_t* counts, std::size_t top,
+                                        std::size_t ratio, const std::uint32_t* complete, const std::uint32_t* visible,
+                                        std::size_t rows_count, std::uint32_t* lists, split_row<Scalar>* rows,
+                                        cudaStream_t stream) {
+    constexpr unsigned threads = 256;
+    const std::size_t most = top * ratio + ratio - 1;
+    if (rows_count == 0 || most == 0) return cudaSuccess;
+    return device::gpu::launch(list_tokens<Scalar, threads>,
+                               dim3(static_cast<unsigned>((most + threads - 1) / threads), static_cast<unsigned>(rows_count)),
+                               dim3(threads), 0, stream, chosen, counts, static_cast<int>(top), static_cast<std::uint32_t>(ratio),
+                               complete, visible, lists, static_cast<std::uint32_t>(most), rows);
 }
 
 }  // namespace ops::cuda

@@ -7,6 +7,8 @@
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/warp.cuh"
+#include "frugal/ops/matmul/codes_cuda.cuh"
+#include "frugal/ops/matmul/matvec_arguments.cuh"
 #include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/quant/formats.hpp"
 
@@ -14,35 +16,11 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
 
-inline constexpr int matvec_warps = 8;  ///< share the columns of a panel; part of the order of summation
-
-template <int Sums>
-struct matvec_shared {
-    float partial[matvec_warps][Sums];
-};
-
-/// What matvec_panels computes.
-struct matvec_arguments {
-    const std::byte* weights;
-    std::size_t panel_bytes;
-    int panels, rows, groups;
-    const float* values;
-    const std::int8_t* codes;
-    const float* scales;
-    int tokens;
-    float* y;
-    std::size_t y_stride;
-    // Where each row of y has an expert of its own: its number, bytes of an expert's panels, rows of y that share a row of x.
-    const std::int32_t* experts;
-    std::size_t expert_bytes;
-    int share;
-};
-
 /// y of up to `Tokens` tokens for `Panels` panels of weights a block. Grid: [panels / Panels, tokens / Tokens], both rounded
 /// up; blocks of 32 * matvec_warps threads. A row's sum is made of the same terms in the same order whatever Panels, Tokens and
 /// the format are.
-template <class Layout, bool Quantized, int Panels, int Tokens, bool Experts = false>
-__global__ void __launch_bounds__(32 * matvec_warps) matvec_panels(matvec_arguments a) {
+template <class Layout, int Panels, int Tokens, bool Experts = false>
+__global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arguments a) {
     using reader = panel_reader<Layout>;
     constexpr int sums = Panels * Tokens * static_cast<int>(quant::panel_rows);
     constexpr int step = 2 * matvec_warps;  // groups that the block takes at once
@@ -55,8 +33,6 @@ __global__ void __launch_bounds__(32 * matvec_warps) matvec_panels(matvec_argume
     const std::byte* __restrict__ const weights =
         Experts ? a.weights + static_cast<std::size_t>(a.experts[blockIdx.y]) * a.expert_bytes : a.weights;
     const float* __restrict__ const values = a.values;
-    const std::int8_t* __restrict__ const codes = a.codes;
-    const float* __restrict__ const scales = a.scales;
     const int groups = a.groups, tokens = a.tokens;
     const std::byte* panel[Panels];
     FRUGAL_UNROLL
@@ -92,62 +68,25 @@ __global__ void __launch_bounds__(32 * matvec_warps) matvec_panels(matvec_argume
             FRUGAL_UNROLL
             for (int p = 0; p < Panels; ++p) next[p] = reader::load(panel[p], group + step, at);
         }
-        if constexpr (Quantized) {
-            constexpr unsigned ones = 0x01010101u;
-            code_words words[Panels];
-            lane_scales by[Panels];
+        float x[Tokens][8];
+        FRUGAL_UNROLL
+        for (int t = 0; t < Tokens; ++t) {
+            const float* const from = values + (row[t] + static_cast<std::size_t>(group)) * 32 + column;
+            const float4 low = __ldg(reinterpret_cast<const float4*>(from));
+            const float4 high = __ldg(reinterpret_cast<const float4*>(from + 16));
+            x[t][0] = low.x, x[t][1] = low.y, x[t][2] = low.z, x[t][3] = low.w;
+            x[t][4] = high.x, x[t][5] = high.y, x[t][6] = high.z, x[t][7] = high.w;
+        }
+        FRUGAL_UNROLL
+        for (int p = 0; p < Panels; ++p) {
+            float w[8][4];
+            reader::weights(now[p], at, w);
             FRUGAL_UNROLL
-            for (int p = 0; p < Panels; ++p) {
-                words[p] = reader::codes(now[p], at);
-                reader::scales(now[p], by[p]);
-            }
-            FRUGAL_UNROLL
-            for (int t = 0; t < Tokens; ++t) {
-                const std::size_t g = row[t] + static_cast<std::size_t>(group);
-                const int low = __ldg(reinterpret_cast<const int*>(codes + g * 32 + column));
-                const int high = __ldg(reinterpret_cast<const int*>(codes + g * 32 + 16 + column));
-                const float scale = __ldg(scales + g);
-                const int low_sum = __dp4a(static_cast<int>(ones), low, 0), high_sum = __dp4a(static_cast<int>(ones), high, 0);
+            for (int c = 0; c < 8; ++c) {
                 FRUGAL_UNROLL
-                for (int p = 0; p < Panels; ++p) {
+                for (int t = 0; t < Tokens; ++t) {
                     FRUGAL_UNROLL
-                    for (int i = 0; i < 4; ++i) {
-                        float& to = sum[p][t][i];
-                        const int low_dot = __dp4a(static_cast<int>(words[p].low[i]), low, -reader::offset * low_sum);
-                        if constexpr (reader::runs == 2) {
-                            const int high_dot = __dp4a(static_cast<int>(words[p].high[i]), high, -reader::offset * high_sum);
-                            to = fmaf(static_cast<float>(low_dot), by[p].scale[0][i] * scale, to);
-                            to = fmaf(static_cast<float>(high_dot), by[p].scale[1][i] * scale, to);
-                        } else {
-                            const int dot = __dp4a(static_cast<int>(words[p].high[i]), high, low_dot - reader::offset * high_sum);
-                            to = fmaf(static_cast<float>(dot), by[p].scale[0][i] * scale, to);
-                        }
-                        if constexpr (reader::has_offsets)
-                            to = fmaf(static_cast<float>(low_sum + high_sum), by[p].offset[i] * scale, to);
-                    }
-                }
-            }
-        } else {
-            float x[Tokens][8];
-            FRUGAL_UNROLL
-            for (int t = 0; t < Tokens; ++t) {
-                const float* const from = values + (row[t] + static_cast<std::size_t>(group)) * 32 + column;
-                const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-                const float4 high = __ldg(reinterpret_cast<const float4*>(from + 16));
-                x[t][0] = low.x, x[t][1] = low.y, x[t][2] = low.z, x[t][3] = low.w;
-                x[t][4] = high.x, x[t][5] = high.y, x[t][6] = high.z, x[t][7] = high.w;
-            }
-            FRUGAL_UNROLL
-            for (int p = 0; p < Panels; ++p) {
-                float w[8][4];
-                reader::weights(now[p], at, w);
-                FRUGAL_UNROLL
-                for (int c = 0; c < 8; ++c) {
-                    FRUGAL_UNROLL
-                    for (int t = 0; t < Tokens; ++t) {
-                        FRUGAL_UNROLL
-                        for (int i = 0; i < 4; ++i) sum[p][t][i] = fmaf(w[c][i], x[t][c], sum[p][t][i]);
-                    }
+                    for (int i = 0; i < 4; ++i) sum[p][t][i] = fmaf(w[c][i], x[t][c], sum[p][t][i]);
                 }
             }
         }
@@ -176,100 +115,72 @@ __global__ void __launch_bounds__(32 * matvec_warps) matvec_panels(matvec_argume
     }
 }
 
-/// Codes and scales of quant::q8_activation<32>: one warp a group. Grid: groups of all tokens / Warps, rounded up.
-template <int Warps>
-__global__ void __launch_bounds__(32 * Warps) quantize_groups(const float* __restrict__ values, std::size_t groups,
-                                                              std::int8_t* __restrict__ codes, float* __restrict__ scales) {
-    const std::size_t group = static_cast<std::size_t>(blockIdx.x) * Warps + threadIdx.x / 32;
-    const unsigned lane = threadIdx.x % 32;
-    if (group >= groups) return;  // whole warps leave; there is no block barrier below
-    const float value = values[group * 32 + lane];
-    // Magnitudes of floats order like their bits, with NaN above infinity above everything finite.
-    const unsigned most = __reduce_max_sync(device::gpu::full_warp, __float_as_uint(value) & 0x7FFFFFFFu);
-    constexpr unsigned infinity_bits = 0x7F800000u, least_bits = (127u - 120u) << 23;
-    float scale = 0.0f;
-    int code = 0;
-    if (most >= infinity_bits) {
-        scale = __uint_as_float(0x7FC00000u);
-    } else if (most >= least_bits) {
-        const float largest = __uint_as_float(most), inverse = 127.0f / largest;
-        scale = largest / 127.0f;
-        // The exact product to the nearest integer, ties to even. Its float is on the same side of every half as it is, or is
-        // that half; then the rest that was rounded off decides.
-        const float product = __fmul_rn(value, inverse), rest = fmaf(value, inverse, -product);
-        const float nearest = rintf(product), beyond = product - nearest;
-        code = static_cast<int>(nearest);
-        if (fabsf(beyond) == 0.5f && rest != 0.0f) code = static_cast<int>(product + copysignf(0.5f, rest));
-    }
-    codes[group * 32 + lane] = static_cast<std::int8_t>(code);
-    if (lane == 0) scales[group] = scale;
-}
-
 }  // namespace ops::cuda
 
 namespace device::gpu {
 
 namespace detail {
-[[nodiscard]] inline ops::cuda::matvec_arguments matvec_of(const panel_product& product) {
-    return {product.weights,
-            product.panel_bytes,
-            static_cast<int>((product.rows + quant::panel_rows - 1) / quant::panel_rows),
-            static_cast<int>(product.rows),
-            static_cast<int>(product.x.groups),
-            product.x.values,
-            product.x.codes,
-            product.x.scales,
-            static_cast<int>(product.x.tokens),
-            product.y,
-            product.y_stride,
-            nullptr,
-            0,
-            1};
+
+/// A kernel for so many panels and tokens a block.
+[[nodiscard]] inline cudaError_t start_matvec(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
+                                              int panels_a_block, int tokens_a_block, cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block),
+                    static_cast<unsigned>((a.tokens + tokens_a_block - 1) / tokens_a_block));
+    return launch(kernel, grid, dim3(32 * ops::cuda::matvec_warps), 0, stream, a);
 }
+
 }  // namespace detail
 
 template <class Format, activation_policy Activations>
 cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream) {
     using layout = quant::panel_of<Format>;
-    constexpr bool quantized = Activations::quantized && quant::coded_layout<layout>;
     const ops::cuda::matvec_arguments a = detail::matvec_of(product);
-    const auto start = [&](auto kernel, int panels_a_block, int tokens_a_block) {
-        const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block),
-                        static_cast<unsigned>((a.tokens + tokens_a_block - 1) / tokens_a_block));
-        return launch(kernel, grid, dim3(32 * ops::cuda::matvec_warps), 0, stream, a);
-    };
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
-    if (a.tokens > 4) return start(ops::cuda::matvec_panels<layout, quantized, 1, 8>, 1, 8);
-    if (a.tokens > 1) return start(ops::cuda::matvec_panels<layout, quantized, 1, 4>, 1, 4);
     // Two panels share their activations, where there are blocks enough to fill the device several times over.
-    if (a.panels >= 8 * product.multiprocessors) return start(ops::cuda::matvec_panels<layout, quantized, 2, 1>, 2, 1);
-    return start(ops::cuda::matvec_panels<layout, quantized, 1, 1>, 1, 1);
+    const bool many = a.panels >= 8 * product.multiprocessors;
+    if constexpr (Activations::quantized && quant::coded_layout<layout>) {
+        if (a.tokens > 16) {
+            constexpr int warps = ops::cuda::tile_warps;
+            const dim3 grid(static_cast<unsigned>((a.panels + warps - 1) / warps),
+                            static_cast<unsigned>((a.tokens + ops::cuda::tile_tokens - 1) / ops::cuda::tile_tokens));
+            return launch(ops::cuda::multiply_code_tiles<layout>, grid, dim3(32 * warps), 0, stream, a);
+        }
+        if (a.tokens > 4) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 8>, a, 1, 8, stream);
+        if (a.tokens > 1) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 4>, a, 1, 4, stream);
+        if (many) return detail::start_matvec(ops::cuda::matvec_codes<layout, 2, 1>, a, 2, 1, stream);
+        return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1>, a, 1, 1, stream);
+    } else {
+        if (a.tokens > 4) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 8>, a, 1, 8, stream);
+        if (a.tokens > 1) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 4>, a, 1, 4, stream);
+        if (many) return detail::start_matvec(ops::cuda::matvec_panels<layout, 2, 1>, a, 2, 1, stream);
+        return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1>, a, 1, 1, stream);
+    }
 }
 
 template <class Format, activation_policy Activations>
 cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream) {
     using layout = quant::panel_of<Format>;
-    constexpr bool quantized = Activations::quantized && quant::coded_layout<layout>;
     ops::cuda::matvec_arguments a = detail::matvec_of(product.panels);
     a.tokens = static_cast<int>(product.choices);
     a.experts = product.experts;
     a.expert_bytes = static_cast<std::size_t>(a.panels) * a.panel_bytes;
     a.share = static_cast<int>(product.share);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
-    return launch(ops::cuda::matvec_panels<layout, quantized, 1, 1, true>,
-                  dim3(static_cast<unsigned>(a.panels), static_cast<unsigned>(a.tokens)), dim3(32 * ops::cuda::matvec_warps), 0,
-                  stream, a);
+    if constexpr (Activations::quantized && quant::coded_layout<layout>)
+        return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1, true>, a, 1, 1, stream);
+    else
+        return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1, true>, a, 1, 1, stream);
 }
 
 template <activation_policy Activations>
     requires(Activations::quantized)
-cudaError_t quantize_activations(const float* values, std::size_t tokens, std::size_t groups, std::int8_t* codes, float* scales,
-                                 cudaStream_t stream) {
+cudaError_t quantize_activations(const float* values, std::size_t tokens, std::size_t groups, std::int8_t* codes,
+                                 std::int16_t* sums, float* scales, cudaStream_t stream) {
     constexpr unsigned warps = 8;
     const std::size_t all = tokens * groups;
     if (all == 0) return cudaSuccess;
     return launch(ops::cuda::quantize_groups<warps>, dim3(static_cast<unsigned>((all + warps - 1) / warps)), dim3(32 * warps), 0,
-                  stream, values, all, codes, scales);
+                  stream, values, all, codes, sums, scales);
 }
 
 }  // namespace device::gpu

@@ -39,7 +39,13 @@ struct code_words {
     std::uint32_t low[4], high[4];  ///< columns 4 * part …, columns 16 + 4 * part …
 };
 
-/// How a lane loads and unpacks the codes of a group: for each way that panels store codes (quant/panel/codes.hpp).
+/// Codes of one row, one a byte.
+struct row_words {
+    std::uint32_t low, high;  ///< columns 4 * part …, columns 16 + 4 * part …
+};
+
+/// How a lane loads and unpacks the codes of a group, of four rows or of one: for each way that panels store codes
+/// (quant/panel/codes.hpp).
 template <class Codes>
 struct code_reader;
 
@@ -54,6 +60,10 @@ struct code_reader<quant::byte_codes> {
     }
     FRUGAL_DEVICE static code_words unpack(const raw& r, lane_place) {
         return {{r.low.x, r.low.y, r.low.z, r.low.w}, {r.high.x, r.high.y, r.high.z, r.high.w}};
+    }
+    FRUGAL_DEVICE static row_words load_row(const std::byte* codes, int row, int part) {
+        const std::byte* const from = codes + 64 * part + 4 * row;
+        return {stream_4(from), stream_4(from + 256)};
     }
 };
 
@@ -74,17 +84,30 @@ struct code_reader<quant::plane_codes<Above>> {
         code_words out;
         FRUGAL_UNROLL
         for (int i = 0; i < 4; ++i) {
-            out.low[i] = nibbles[i] & 0x0F0F0F0Fu;
-            out.high[i] = nibbles[i] >> 4 & 0x0F0F0F0Fu;
-            if constexpr (Above == 1) {
-                out.low[i] |= (above[i] >> at.part & 0x01010101u) << 4;
-                out.high[i] |= (above[i] >> (at.part + 4) & 0x01010101u) << 4;
-            }
-            if constexpr (Above == 2) {
-                const int shift = at.part / 2 * 2;
-                out.low[i] |= (above[i] >> shift & 0x03030303u) << 4;
-                out.high[i] |= (above[i] >> (shift + 4) & 0x03030303u) << 4;
-            }
+            const row_words row = unpack_row(nibbles[i], above[i], at.part);
+            out.low[i] = row.low;
+            out.high[i] = row.high;
+        }
+        return out;
+    }
+    FRUGAL_DEVICE static row_words load_row(const std::byte* codes, int row, int part) {
+        std::uint32_t above = 0;
+        if constexpr (Above == 1) above = stream_4(codes + 256 + 4 * row);
+        if constexpr (Above == 2) above = stream_4(codes + 256 + 64 * (part % 2) + 4 * row);
+        return unpack_row(stream_4(codes + 64 * part + 4 * row), above, part);
+    }
+
+private:
+    FRUGAL_DEVICE static row_words unpack_row(std::uint32_t nibbles, std::uint32_t above, int part) {
+        row_words out{nibbles & 0x0F0F0F0Fu, nibbles >> 4 & 0x0F0F0F0Fu};
+        if constexpr (Above == 1) {
+            out.low |= (above >> part & 0x01010101u) << 4;
+            out.high |= (above >> (part + 4) & 0x01010101u) << 4;
+        }
+        if constexpr (Above == 2) {
+            const int shift = part / 2 * 2;
+            out.low |= (above >> shift & 0x03030303u) << 4;
+            out.high |= (above >> (shift + 4) & 0x03030303u) << 4;
         }
         return out;
     }
@@ -101,12 +124,14 @@ struct code_reader<quant::table_codes<Table, Offset>> {
         code_words out;
         FRUGAL_UNROLL
         for (int i = 0; i < 4; ++i) {
-            // Bytes low, high, low, high … of the packed ones, two of these at a time.
-            const std::uint32_t first = look_up(nibbles[i]), second = look_up(nibbles[i] >> 16);
-            out.low[i] = __byte_perm(first, second, 0x6420);
-            out.high[i] = __byte_perm(first, second, 0x7531);
+            const row_words row = unpack_row(nibbles[i]);
+            out.low[i] = row.low;
+            out.high[i] = row.high;
         }
         return out;
+    }
+    FRUGAL_DEVICE static row_words load_row(const std::byte* codes, int row, int part) {
+        return unpack_row(stream_4(codes + 64 * part + 4 * row));
     }
 
 private:
@@ -117,6 +142,11 @@ private:
         return out;
     }
     static constexpr std::uint32_t level_0 = levels(0), level_4 = levels(1), level_8 = levels(2), level_12 = levels(3);
+    FRUGAL_DEVICE static row_words unpack_row(std::uint32_t nibbles) {
+        // Bytes low, high, low, high … of the packed ones, two of these at a time.
+        const std::uint32_t first = look_up(nibbles), second = look_up(nibbles >> 16);
+        return {__byte_perm(first, second, 0x6420), __byte_perm(first, second, 0x7531)};
+    }
     /// The levels of the four lowest nibbles: bytes picked from each half of the table, then from these two by the nibbles' top
     /// bits.
     FRUGAL_DEVICE static std::uint32_t look_up(std::uint32_t nibbles) {
@@ -130,7 +160,18 @@ struct lane_scales {
     float scale[2][4], offset[4];
 };
 
-/// How a lane loads and decodes the scales of a group: for each way that panels store them (quant/panel/scales.hpp).
+/// The scales of one row.
+struct row_scales {
+    float scale[2], offset;
+};
+
+FRUGAL_DEVICE float stream_half(const std::byte* from) {
+    return __half2float(__ushort_as_half(__ldcs(reinterpret_cast<const unsigned short*>(from))));
+}
+FRUGAL_DEVICE unsigned stream_byte(const std::byte* from) { return __ldcs(reinterpret_cast<const unsigned char*>(from)); }
+
+/// How a lane loads and decodes the scales of a group, of four rows or of one: for each way that panels store them
+/// (quant/panel/scales.hpp).
 template <class Scales>
 struct scale_reader;
 
@@ -143,6 +184,9 @@ struct scale_reader<quant::half_scales> {
     FRUGAL_DEVICE static void decode(const raw& r, lane_scales& out) {
         FRUGAL_UNROLL
         for (int i = 0; i < 4; ++i) out.scale[0][i] = half_at(r, i);
+    }
+    FRUGAL_DEVICE static void load_row(const std::byte*, const std::byte* group, int row, row_scales& out) {
+        out.scale[0] = stream_half(group + 2 * row);
     }
 };
 
@@ -160,6 +204,10 @@ struct scale_reader<quant::half_scales_and_offsets> {
             out.scale[0][i] = half_at(r.scales, i);
             out.offset[i] = half_at(r.offsets, i);
         }
+    }
+    FRUGAL_DEVICE static void load_row(const std::byte*, const std::byte* group, int row, row_scales& out) {
+        out.scale[0] = stream_half(group + 2 * row);
+        out.offset = stream_half(group + 32 + 2 * row);
     }
 };
 
@@ -184,6 +232,14 @@ struct scale_reader<quant::byte_scales<Run>> {
             for (int i = 0; i < 4; ++i) out.scale[run][i] = half_at(r.factors, i) * signed_byte_at(r.bytes[run], i);
         }
     }
+    FRUGAL_DEVICE static void load_row(const std::byte* header, const std::byte* group, int row, row_scales& out) {
+        const float factor = stream_half(header + 2 * row);
+        FRUGAL_UNROLL
+        for (int run = 0; run < runs; ++run)
+            out.scale[run] =
+                factor *
+                static_cast<float>(static_cast<std::int8_t>(static_cast<std::uint8_t>(stream_byte(group + 16 * run + row))));
+    }
 };
 
 template <>
@@ -203,6 +259,10 @@ struct scale_reader<quant::byte_scales_and_minima> {
             out.offset[i] = half_at(r.minimum_factors, i) * static_cast<float>(byte_at(r.minima, i));
         }
     }
+    FRUGAL_DEVICE static void load_row(const std::byte* header, const std::byte* group, int row, row_scales& out) {
+        out.scale[0] = stream_half(header + 2 * row) * static_cast<float>(stream_byte(group + row));
+        out.offset = stream_half(header + 32 + 2 * row) * static_cast<float>(stream_byte(group + 16 + row));
+    }
 };
 
 template <>
@@ -217,6 +277,10 @@ struct scale_reader<quant::power_scales> {
             const unsigned byte = byte_at(r, i);
             out.scale[0][i] = __uint_as_float(byte < 2 ? 0x00200000u << byte : (byte - 1) << 23);
         }
+    }
+    FRUGAL_DEVICE static void load_row(const std::byte*, const std::byte* group, int row, row_scales& out) {
+        const unsigned byte = stream_byte(group + row);
+        out.scale[0] = __uint_as_float(byte < 2 ? 0x00200000u << byte : (byte - 1) << 23);
     }
 };
 
@@ -237,19 +301,30 @@ struct panel_reader<quant::coded_panel<Codes, Scales, Signed, Most, Offset>> {
     };
 
     FRUGAL_DEVICE static raw load(const std::byte* panel, int group, lane_place at) {
-        constexpr int groups = static_cast<int>(layout::groups);
-        const std::byte* const block = panel + static_cast<std::size_t>(group / groups) * layout::bytes;
-        const std::byte* const own =
-            block + Scales::header_bytes + static_cast<std::size_t>(group % groups) * layout::group_bytes;
-        return {code_reader<Codes>::load(own + Scales::group_bytes, at), scale_reader<Scales>::load(block, own, at)};
+        const std::byte* const own = group_of(panel, group);
+        return {code_reader<Codes>::load(own + Scales::group_bytes, at),
+                scale_reader<Scales>::load(block_of(panel, group), own, at)};
     }
-    FRUGAL_DEVICE static code_words codes(const raw& r, lane_place at) { return code_reader<Codes>::unpack(r.codes, at); }
-    FRUGAL_DEVICE static void scales(const raw& r, lane_scales& out) { scale_reader<Scales>::decode(r.scales, out); }
+    /// The codes alone of four rows, and those of one row; the scales of one row.
+    FRUGAL_DEVICE static typename code_reader<Codes>::raw load_codes(const std::byte* panel, int group, lane_place at) {
+        return code_reader<Codes>::load(group_of(panel, group) + Scales::group_bytes, at);
+    }
+    FRUGAL_DEVICE static code_words unpack(const typename code_reader<Codes>::raw& r, lane_place at) {
+        return code_reader<Codes>::unpack(r, at);
+    }
+    FRUGAL_DEVICE static row_words row_codes(const std::byte* panel, int group, int row, int part) {
+        return code_reader<Codes>::load_row(group_of(panel, group) + Scales::group_bytes, row, part);
+    }
+    FRUGAL_DEVICE static row_scales scales_of_row(const std::byte* panel, int group, int row) {
+        row_scales out{};
+        scale_reader<Scales>::load_row(block_of(panel, group), group_of(panel, group), row, out);
+        return out;
+    }
 
     FRUGAL_DEVICE static void weights(const raw& r, lane_place at, float (&out)[8][4]) {
-        const code_words words = codes(r, at);
+        const code_words words = code_reader<Codes>::unpack(r.codes, at);
         lane_scales by;
-        scales(r, by);
+        scale_reader<Scales>::decode(r.scales, by);
         FRUGAL_UNROLL
         for (int c = 0; c < 8; ++c) {
             FRUGAL_UNROLL
@@ -265,7 +340,25 @@ struct panel_reader<quant::coded_panel<Codes, Scales, Signed, Most, Offset>> {
         }
     }
 
+    /// The decoded weights of one row: columns 4 * part …, then 16 + 4 * part ….
+    FRUGAL_DEVICE static void row_weights(const std::byte* panel, int group, int row, int part, float (&out)[8]) {
+        const row_words words = row_codes(panel, group, row, part);
+        const row_scales by = scales_of_row(panel, group, row);
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) {
+            const float level = level_of(c < 4 ? words.low : words.high, c % 4), scale = by.scale[runs == 2 && c >= 4 ? 1 : 0];
+            out[c] = has_offsets ? fmaf(scale, level, by.offset) : scale * level;
+        }
+    }
+
 private:
+    static constexpr int groups = static_cast<int>(layout::groups);
+    FRUGAL_DEVICE static const std::byte* block_of(const std::byte* panel, int group) {
+        return panel + static_cast<std::size_t>(group / groups) * layout::bytes;
+    }
+    FRUGAL_DEVICE static const std::byte* group_of(const std::byte* panel, int group) {
+        return block_of(panel, group) + Scales::header_bytes + static_cast<std::size_t>(group % groups) * layout::group_bytes;
+    }
     /// Code i of the word, less the offset, as a float: put into the low bits of 2^23, which is then taken off. Two
     /// instructions at full rate, where a conversion has a quarter of it.
     FRUGAL_DEVICE static float level_of(std::uint32_t word, int i) {
@@ -298,6 +391,11 @@ struct panel_reader<quant::scalar_panel<float>> {
             out[c][3] = r.columns[c].w;
         }
     }
+    FRUGAL_DEVICE static void row_weights(const std::byte* panel, int group, int row, int part, float (&out)[8]) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 2048 + 256 * part + 4 * row;
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) out[c] = __uint_as_float(stream_4(from + 64 * (c % 4) + 1024 * (c / 4)));
+    }
 };
 
 template <>
@@ -319,6 +417,11 @@ struct panel_reader<quant::scalar_panel<half>> {
             FRUGAL_UNROLL
             for (int i = 0; i < 4; ++i) out[c][i] = half_at(r.columns[c], i);
         }
+    }
+    FRUGAL_DEVICE static void row_weights(const std::byte* panel, int group, int row, int part, float (&out)[8]) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 1024 + 128 * part + 2 * row;
+        FRUGAL_UNROLL
+        for (int c = 0; c < 8; ++c) out[c] = stream_half(from + 32 * (c % 4) + 512 * (c / 4));
     }
 };
 
@@ -344,6 +447,15 @@ struct panel_reader<quant::scalar_panel<bfloat16>> {
                 out[2 * p][i] = __uint_as_float(rows[i] << 16);
                 out[2 * p + 1][i] = __uint_as_float(rows[i] & 0xFFFF0000u);
             }
+        }
+    }
+    FRUGAL_DEVICE static void row_weights(const std::byte* panel, int group, int row, int part, float (&out)[8]) {
+        const std::byte* const from = panel + static_cast<std::size_t>(group) * 1024 + 128 * part + 4 * row;
+        FRUGAL_UNROLL
+        for (int p = 0; p < 4; ++p) {
+            const std::uint32_t two = stream_4(from + 64 * (p % 2) + 512 * (p / 2));
+            out[2 * p] = __uint_as_float(two << 16);
+            out[2 * p + 1] = __uint_as_float(two & 0xFFFF0000u);
         }
     }
 };

@@ -1,0 +1,29 @@
+// Instantiates the choice of blocks for every scalar type of block keys, and the other choices: experts, tokens.
+#include "frugal/ops/block_select/block_select_cuda.cuh"
+#include "frugal/ops/moe/router_cuda.cuh"
+#include "frugal/ops/sampling/sampling_cuda.cuh"
+
+FRUGAL_NAMESPACE_BEGIN
+namespace ops::cuda {
+#define FRUGAL_INSTANTIATE(scalar)                                                                                            \
+    template cudaError_t select_blocks<scalar>(matrix_view<const float>, std::size_t, const select_row<scalar>*, std::size_t, \
+                                               std::size_t, float*, std::uint32_t*, std::uint32_t*, cudaStream_t);
+FRUGAL_INSTANTIATE(float)
+FRUGAL_INSTANTIATE(half)
+FRUGAL_INSTANTIATE(bfloat16)
+FRUGAL_INSTANTIATE(std::int8_t)
+#undef FRUGAL_INSTANTIATE
+#define FRUGAL_INSTANTIATE(scalar)                                                                                      \
+    template cudaError_t attend_chosen<scalar>(const std::uint32_t*, const std::uint32_t*, std::size_t, std::size_t,    \
+                                               const std::uint32_t*, const std::uint32_t*, std::size_t, std::uint32_t*, \
+                                               split_row<scalar>*, cudaStream_t);
+FRUGAL_INSTANTIATE(float)
+FRUGAL_INSTANTIATE(half)
+FRUGAL_INSTANTIATE(bfloat16)
+FRUGAL_INSTANTIATE(quant::q8_0)
+#undef FRUGAL_INSTANTIATE
+template __global__ void route_rows<4>(const float*, std::size_t, int, int, int, bool, std::int32_t*, float*, int*);
+template __global__ void route_rows<route_most>(const float*, std::size_t, int, int, int, bool, std::int32_t*, float*, int*);
+template __global__ void choose_greatest<1024>(const float*, std::size_t, int, std::int32_t*);
+}  // namespace ops::cuda
+FRUGAL_NAMESPACE_END

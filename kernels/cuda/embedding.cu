@@ -1,0 +1,17 @@
+// Instantiates look-ups of rows for every format of the library, and those of n-grams.
+#include "frugal/ops/embedding/embedding_cuda.cuh"
+#include "frugal/ops/ngram/ngram_cuda.cuh"
+#include "frugal/quant/formats.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+namespace ops::cuda {
+#define FRUGAL_INSTANTIATE(format)                                                                                             \
+    template cudaError_t embedding_rows<quant::format>(const std::byte*, std::size_t, const std::int64_t*, matrix_view<float>, \
+                                                       cudaStream_t);
+FRUGAL_FORMATS(FRUGAL_INSTANTIATE)
+#undef FRUGAL_INSTANTIATE
+template __global__ void hash_ngrams<64>(device_ngram_hash, const std::int64_t*, const std::int64_t*, int, std::int64_t*);
+template __global__ void gate_streams<256>(const float*, std::size_t, const float*, std::size_t, const float*, std::size_t, int,
+                                           float*, std::size_t);
+}  // namespace ops::cuda
+FRUGAL_NAMESPACE_END
