@@ -3,14 +3,17 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-template void attend_span<isa::FRUGAL_KERNEL_ISA, float>(const attention_tile<float>&, std::size_t, std::size_t, float*, float*);
-template void attend_span<isa::FRUGAL_KERNEL_ISA, half>(const attention_tile<half>&, std::size_t, std::size_t, float*, float*);
-template void attend_span<isa::FRUGAL_KERNEL_ISA, bfloat16>(const attention_tile<bfloat16>&, std::size_t, std::size_t, float*,
-                                                            float*);
-template void attend_span<isa::FRUGAL_KERNEL_ISA, quant::q8_0>(const attention_tile<quant::q8_0>&, std::size_t, std::size_t,
-                                                               float*, float*);
+#define FRUGAL_INSTANTIATE(scalar)                                                                                      \
+    template void attend_span<isa::FRUGAL_KERNEL_ISA, scalar>(const attention_tile<scalar>&, std::size_t, std::size_t,  \
+                                                              std::size_t, float*, float*);                             \
+    template void finish_attention<isa::FRUGAL_KERNEL_ISA, scalar>(const attention_tile<scalar>&, const float*, float*, \
+                                                                   std::size_t);
+FRUGAL_INSTANTIATE(float)
+FRUGAL_INSTANTIATE(half)
+FRUGAL_INSTANTIATE(bfloat16)
+FRUGAL_INSTANTIATE(quant::q8_0)
+#undef FRUGAL_INSTANTIATE
 template void merge_attention<isa::FRUGAL_KERNEL_ISA>(float*, const float*, std::size_t, std::size_t);
-template void finish_attention<isa::FRUGAL_KERNEL_ISA>(const float*, std::size_t, std::size_t, std::size_t, float*, std::size_t);
 template void multiply_sigmoid<isa::FRUGAL_KERNEL_ISA>(const float*, float*, std::size_t);
 }  // namespace ops::cpu
 FRUGAL_NAMESPACE_END

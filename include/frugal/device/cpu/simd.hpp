@@ -57,6 +57,17 @@ FRUGAL_ALWAYS_INLINE vec<Isa> broadcast(float value) noexcept {
     return value - vec<Isa>{};  // minus, because adding 0 would have to turn -0 into 0
 }
 
+/// The greater of each pair of lanes; that of `b` where either is NaN.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+#if FRUGAL_HAS_AVX2
+    if constexpr (width<Isa> == 8) return __builtin_ia32_maxps256(a, b);
+#endif
+    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
+    const ints greater = a > b;
+    return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & greater) | (reinterpret_cast<ints>(b) & ~greater));
+}
+
 /// Sum of the lanes: halves are added until one lane is left, so the order depends on nothing but the width.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE float sum(const vec<Isa>& value) noexcept {
@@ -79,13 +90,14 @@ FRUGAL_ALWAYS_INLINE vec<Isa> half_segments(const vec<Isa>& a, const vec<Isa>& b
                                                     (Lane / half % 2 == 0 ? 0 : width<Isa>))...);
 }
 
-template <class Isa, std::size_t Segment>
-FRUGAL_ALWAYS_INLINE void add_halves(vec<Isa>* values) noexcept {
+/// values[i] <- combine(lower halves, upper halves), until every segment is one lane.
+template <class Isa, std::size_t Segment, class Combine>
+FRUGAL_ALWAYS_INLINE void combine_halves(vec<Isa>* values, Combine&& combine) noexcept {
     using lanes = std::make_index_sequence<width<Isa>>;
     for (std::size_t i = 0; i < Segment / 2; ++i)
-        values[i] = half_segments<Isa, Segment, false>(values[i], values[i + Segment / 2], lanes{}) +
-                    half_segments<Isa, Segment, true>(values[i], values[i + Segment / 2], lanes{});
-    if constexpr (Segment > 2) add_halves<Isa, Segment / 2>(values);
+        values[i] = combine(half_segments<Isa, Segment, false>(values[i], values[i + Segment / 2], lanes{}),
+                            half_segments<Isa, Segment, true>(values[i], values[i + Segment / 2], lanes{}));
+    if constexpr (Segment > 2) combine_halves<Isa, Segment / 2>(values, combine);
 }
 
 }  // namespace detail
@@ -93,7 +105,16 @@ FRUGAL_ALWAYS_INLINE void add_halves(vec<Isa>* values) noexcept {
 /// Lane i is sum(values[i]), to the bit, at a fraction of the cost; `values` are overwritten.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> sums(vec<Isa> (&values)[width<Isa>]) noexcept {
-    detail::add_halves<Isa, width<Isa>>(values);
+    detail::combine_halves<Isa, width<Isa>>(
+        values, [](const vec<Isa>& a, const vec<Isa>& b) __attribute__((always_inline)) { return a + b; });
+    return values[0];
+}
+
+/// Lane i is the greatest lane of values[i], of which none is NaN; `values` are overwritten.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> maxima(vec<Isa> (&values)[width<Isa>]) noexcept {
+    detail::combine_halves<Isa, width<Isa>>(
+        values, [](const vec<Isa>& a, const vec<Isa>& b) __attribute__((always_inline)) { return max<Isa>(a, b); });
     return values[0];
 }
 
@@ -193,17 +214,6 @@ FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n)
     std::size_t i = 0;
     for (; i + w <= n; i += w) store<Isa>(y + i, load<Isa>(y + i) + factor * load<Isa>(x + i));
     if (i < n) store_some<Isa>(y + i, load_some<Isa>(y + i, n - i) + factor * load_some<Isa>(x + i, n - i), n - i);
-}
-
-/// The greater of each pair of lanes; that of `b` where either is NaN.
-template <class Isa>
-FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
-#if FRUGAL_HAS_AVX2
-    if constexpr (width<Isa> == 8) return __builtin_ia32_maxps256(a, b);
-#endif
-    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
-    const ints greater = a > b;
-    return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & greater) | (reinterpret_cast<ints>(b) & ~greater));
 }
 
 /// The lesser of each pair of lanes; that of `b` where either is NaN.

@@ -64,7 +64,6 @@ template <device::cpu_target Device, class Scalar>
     const std::size_t head_stride = q.cols() / shape.heads;
     const std::size_t threads = dev.concurrency() == 0 ? 1 : dev.concurrency();
     const std::size_t partial = ops::cpu::attention_partial(shape.head_dim);
-    const std::size_t room = ops::cpu::attention_room<Scalar>(shape.head_dim);
 
     FRUGAL_TRY_ASSIGN(auto visible, scratch.array<std::size_t>(rows.size()));
     std::size_t most = 0;
@@ -73,8 +72,8 @@ template <device::cpu_target Device, class Scalar>
         most = visible[r] > most ? visible[r] : most;
     }
     // With few rows and many keys the spans of a row go to different threads; the partial results are the same.
-    const bool by_span = rows.size() * shape.kv_heads < threads && most > ops::cpu::attention_span;
-    const std::size_t share = rows.size() * shape.kv_heads / threads;  // narrower tiles where threads would get none
+    const bool by_span = rows.size() < threads && most > ops::cpu::attention_span;
+    const std::size_t share = rows.size() / threads;  // narrower tiles where threads would get none
     const std::size_t tile_rows = share < 1 ? 1 : (share < detail::attention_tile_rows ? share : detail::attention_tile_rows);
     FRUGAL_TRY_ASSIGN(auto tiles, scratch.array<detail::attention_rows>(rows.size()));
     std::size_t tile_count = 0;
@@ -91,73 +90,83 @@ template <device::cpu_target Device, class Scalar>
         }
         tiles[tile_count++] = {r, 1, visible[r]};
     }
-    const auto tile_of = [&](const detail::attention_rows& range, std::size_t kv_head) {
+    const auto spans_of = [](std::size_t keys) {
+        return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
+    };
+    // All key-value heads of a token lie together and are best read together, where that leaves enough to share out.
+    const std::size_t pieces = by_span ? spans_of(most) : 1;  // of every tile; short rows leave some unused
+    const std::size_t whole = tile_count * pieces;
+    const std::size_t kv_heads = whole >= 4 * threads || whole % threads == 0 ? shape.kv_heads : 1;  // of a task
+    const std::size_t splits = shape.kv_heads / kv_heads, queries = tile_rows * kv_heads * group;
+    const auto tile_of = [&](const detail::attention_rows& range, std::size_t split) {
         const attention_row<Scalar>& head = rows[range.first];
-        return ops::cpu::attention_tile<Scalar>{q.row(range.first) + kv_head * group * head_stride,
+        return ops::cpu::attention_tile<Scalar>{q.row(range.first) + split * kv_heads * group * head_stride,
                                                 q.stride(),
                                                 head_stride,
                                                 range.count,
+                                                kv_heads,
                                                 group,
                                                 shape.head_dim,
                                                 scale,
                                                 head.cache != nullptr ? *head.cache : key_value_view<Scalar>{},
-                                                stored::elements(kv_head * shape.head_dim),
+                                                stored::elements(split * kv_heads * shape.head_dim),
                                                 head.list,
                                                 visible.data() + range.first};
     };
-    const auto spans_of = [](std::size_t keys) {
-        return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
-    };
     const auto attend = [&](const ops::cpu::attention_tile<Scalar>& tile, std::size_t keys, std::size_t span, float* out,
-                            float* step_room) {
+                            float* room) {
         const std::size_t begin = span * ops::cpu::attention_span, end = begin + ops::cpu::attention_span;
-        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, out, step_room);
+        ops::cpu::attend_span<isa>(tile, begin, end < keys ? end : keys, by_span ? begin : keys, out, room);
     };
-    const auto finish = [&](const detail::attention_rows& range, std::size_t kv_head, const float* from) {
-        ops::cpu::finish_attention<isa>(from, range.count, group, shape.head_dim,
-                                        y.row(range.first) + kv_head * group * shape.head_dim, y.stride());
+    const auto finish = [&](const detail::attention_rows& range, std::size_t split, const float* from) {
+        ops::cpu::finish_attention<isa>(tile_of(range, split), from,
+                                        y.row(range.first) + split * kv_heads * group * shape.head_dim, y.stride());
     };
+    const std::size_t room = ops::cpu::attention_room<Scalar>(queries, shape.head_dim);
 
     if (!by_span) {
-        const std::size_t tasks = tile_count * shape.kv_heads;
+        const std::size_t tasks = tile_count * splits;
         const std::size_t parts = tasks < threads ? tasks : threads;
-        FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(parts * 2, tile_rows * group * partial));
+        FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(parts * 2, queries * partial));
         FRUGAL_TRY_ASSIGN(auto rooms, scratch.matrix(parts, room));
         dev.run(parts, [&](std::size_t part) {
             // Every parts-th task: later rows see more, so neighbours go to different parts.
             for (std::size_t task = part; task < tasks; task += parts) {
-                const detail::attention_rows& range = tiles[task / shape.kv_heads];
-                const std::size_t kv_head = task % shape.kv_heads;
-                const auto tile = tile_of(range, kv_head);
+                const detail::attention_rows& range = tiles[task / splits];
+                const std::size_t split = task % splits;
+                const auto tile = tile_of(range, split);
                 float* sum = partials.row(part * 2);
                 attend(tile, range.keys, 0, sum, rooms.row(part));
                 for (std::size_t span = 1; span < spans_of(range.keys); ++span) {
                     attend(tile, range.keys, span, partials.row(part * 2 + 1), rooms.row(part));
-                    ops::cpu::merge_attention<isa>(sum, partials.row(part * 2 + 1), range.count * group, shape.head_dim);
+                    ops::cpu::merge_attention<isa>(sum, partials.row(part * 2 + 1), range.count * kv_heads * group,
+                                                   shape.head_dim);
                 }
-                finish(range, kv_head, sum);
+                finish(range, split, sum);
             }
         });
         return {};
     }
-    const std::size_t pieces = spans_of(most);  // of every row and key-value head; short rows leave some unused
-    FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(tile_count * shape.kv_heads * pieces, group * partial));
+    // Of each tile and split one partial result a span, all of which are merged in order afterwards.
+    FRUGAL_TRY_ASSIGN(auto partials, scratch.matrix(whole * splits, queries * partial));
     const std::size_t parts = partials.rows() < threads ? partials.rows() : threads;
     FRUGAL_TRY_ASSIGN(auto rooms, scratch.matrix(parts, room));
     dev.run(parts, [&](std::size_t part) {
         for (std::size_t piece = part; piece < partials.rows(); piece += parts) {
-            const detail::attention_rows& range = tiles[piece / pieces / shape.kv_heads];
-            if (piece % pieces >= spans_of(range.keys)) continue;
-            attend(tile_of(range, piece / pieces % shape.kv_heads), range.keys, piece % pieces, partials.row(piece),
-                   rooms.row(part));
+            const std::size_t split = piece % splits, span = piece / splits % pieces;
+            const detail::attention_rows& range = tiles[piece / splits / pieces];
+            if (span < spans_of(range.keys))
+                attend(tile_of(range, split), range.keys, span, partials.row(piece), rooms.row(part));
         }
     });
-    dev.run(tile_count * shape.kv_heads, [&](std::size_t task) {
-        const detail::attention_rows& range = tiles[task / shape.kv_heads];
-        float* sum = partials.row(task * pieces);
+    dev.run(tile_count * splits, [&](std::size_t task) {
+        const detail::attention_rows& range = tiles[task / splits];
+        const std::size_t split = task % splits, first = task / splits * pieces * splits + split;
+        float* const sum = partials.row(first);
         for (std::size_t span = 1; span < spans_of(range.keys); ++span)
-            ops::cpu::merge_attention<isa>(sum, partials.row(task * pieces + span), group, shape.head_dim);
-        finish(range, task % shape.kv_heads, sum);
+            ops::cpu::merge_attention<isa>(sum, partials.row(first + span * splits), range.count * kv_heads * group,
+                                           shape.head_dim);
+        finish(range, split, sum);
     });
     return {};
 }

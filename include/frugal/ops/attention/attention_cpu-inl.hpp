@@ -3,6 +3,7 @@
 
 #include "frugal/device/cpu/simd.hpp"
 #include "frugal/ops/attention/attention_cpu.hpp"
+#include "frugal/ops/attention/attention_tiles_cpu-inl.hpp"
 #include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -12,83 +13,6 @@ namespace ops::cpu {
 namespace detail {
 
 inline constexpr float minus_infinity = -__builtin_huge_valf();
-
-/// Queries x keys dot products. One running register a product: the same bits in every tile shape.
-template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar>
-FRUGAL_ALWAYS_INLINE void score_tile(const float* const (&q)[Queries], const Scalar* const* k, std::size_t dim,
-                                     float (&scores)[Queries][attention_step], std::size_t at) noexcept {
-    constexpr std::size_t width = simd::width<Isa>;
-    simd::vec<Isa> sums[Queries][Keys];
-    for (std::size_t i = 0; i < Queries; ++i)  // not by an initialiser, which g++ makes a fill of memory
-        for (std::size_t j = 0; j < Keys; ++j) sums[i][j] = simd::vec<Isa>{};
-    std::size_t d = 0;
-    for (; d + width <= dim; d += width) {
-        simd::vec<Isa> ks[Keys];
-        for (std::size_t j = 0; j < Keys; ++j) ks[j] = simd::load<Isa>(k[j] + d);
-        for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> qs = simd::load_once<Isa>(q[i] + d);
-            for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * ks[j];
-        }
-    }
-    if (d < dim)
-        for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> qs = simd::load_some<Isa>(q[i] + d, dim - d);
-            for (std::size_t j = 0; j < Keys; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[j] + d, dim - d);
-        }
-    if constexpr (Queries * Keys < width / 2) {
-        for (std::size_t i = 0; i < Queries; ++i)
-            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = simd::sum<Isa>(sums[i][j]);
-    } else {
-        constexpr std::size_t all = Queries * Keys, rounds = (all + width - 1) / width;
-        float totals[rounds * width];
-        for (std::size_t round = 0; round < rounds; ++round) {
-            simd::vec<Isa> some[width] = {};
-            for (std::size_t i = 0; i < width && round * width + i < all; ++i)
-                some[i] = sums[(round * width + i) / Keys][(round * width + i) % Keys];
-            simd::store<Isa>(totals + round * width, simd::sums<Isa>(some));
-        }
-        for (std::size_t i = 0; i < Queries; ++i)
-            for (std::size_t j = 0; j < Keys; ++j) scores[i][at + j] = totals[i * Keys + j];
-    }
-}
-
-/// Out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once.
-template <class Isa, std::size_t Queries, std::size_t D, class Scalar>
-FRUGAL_ALWAYS_INLINE void accumulate_tile(float* const (&out)[Queries], const float* const (&weights)[Queries],
-                                          const Scalar* const* v, std::size_t from, std::size_t to,
-                                          std::size_t feature) noexcept {
-    constexpr std::size_t width = simd::width<Isa>;
-    simd::vec<Isa> sums[Queries][D];
-    for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) sums[i][d] = simd::load<Isa>(out[i] + feature + d * width);
-    for (std::size_t j = from; j < to; ++j) {
-        simd::vec<Isa> vs[D];
-        for (std::size_t d = 0; d < D; ++d) vs[d] = simd::load<Isa>(v[j] + feature + d * width);
-        for (std::size_t i = 0; i < Queries; ++i) {
-            const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[i][j]);
-            for (std::size_t d = 0; d < D; ++d) sums[i][d] += weight * vs[d];
-        }
-    }
-    for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) simd::store<Isa>(out[i] + feature + d * width, sums[i][d]);
-}
-
-template <class Isa, std::size_t Queries, class Scalar>
-FRUGAL_ALWAYS_INLINE void accumulate(float* const (&out)[Queries], const float* const (&weights)[Queries], const Scalar* const* v,
-                                     std::size_t from, std::size_t to, std::size_t dim) noexcept {
-    constexpr std::size_t width = simd::width<Isa>, many = Queries == 1 ? 4 : 2;
-    if (from >= to) return;
-    std::size_t d = 0;
-    for (; d + many * width <= dim; d += many * width) accumulate_tile<Isa, Queries, many>(out, weights, v, from, to, d);
-    for (; d + width <= dim; d += width) accumulate_tile<Isa, Queries, 1>(out, weights, v, from, to, d);
-    if (d == dim) return;
-    for (std::size_t i = 0; i < Queries; ++i) {
-        simd::vec<Isa> sums = simd::load_some<Isa>(out[i] + d, dim - d);
-        for (std::size_t j = from; j < to; ++j)
-            sums += simd::broadcast<Isa>(weights[i][j]) * simd::load_some<Isa>(v[j] + d, dim - d);
-        simd::store_some<Isa>(out[i] + d, sums, dim - d);
-    }
-}
 
 template <class Isa>
 FRUGAL_ALWAYS_INLINE void scale_row(float* row, float factor, std::size_t n) noexcept {
@@ -106,40 +30,62 @@ FRUGAL_ALWAYS_INLINE float exp_one(float x) noexcept {
     return lanes[0];
 }
 
-/// Turns the raw scores of `count` keys of one query into weights relative to its greatest score so far, rescales what
-/// the query has gathered if that grew, and adds the weights to their sum. False if every key so far scored -inf.
+/// The scores of a step, unscaled, for a block of queries, and how many of the keys each sees; then their weights.
+struct step_scores {
+    static constexpr std::size_t most_queries = 12;
+    alignas(64) float of[most_queries][attention_step];
+    std::size_t seen[most_queries];
+};
+
+/// Turns the raw scores of `queries` queries into weights relative to the greatest score so far of each, rescales what a query
+/// has gathered if that grew, and adds the weights to their sum. A query whose every key so far scored -inf sees none.
 template <class Isa>
-FRUGAL_ALWAYS_INLINE bool softmax_step(float (&scores)[attention_step], std::size_t count, float scale, float* partial,
+FRUGAL_ALWAYS_INLINE void softmax_step(step_scores& scores, std::size_t queries, float scale, float* partial,
                                        std::size_t dim) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
-    for (std::size_t j = count; j < attention_step; ++j) scores[j] = minus_infinity;
-    const simd::vec<Isa> scales = simd::broadcast<Isa>(scale);
-    simd::vec<Isa> greatest = simd::broadcast<Isa>(minus_infinity);
-    for (std::size_t j = 0; j < attention_step; j += width) {
-        const simd::vec<Isa> scaled = simd::load<Isa>(scores + j) * scales;
-        simd::store<Isa>(scores + j, scaled);
-        greatest = simd::max<Isa>(scaled, greatest);
+    const std::size_t stride = attention_partial(dim), at = stride - 2;
+    const simd::vec<Isa> scales = simd::broadcast<Isa>(scale), lowest = simd::broadcast<Isa>(minus_infinity);
+    for (std::size_t first = 0; first < queries; first += width) {
+        const std::size_t count = queries - first < width ? queries - first : width;
+        simd::vec<Isa> some[width];
+        for (std::size_t i = 0; i < count; ++i) {
+            float* const row = scores.of[first + i];
+            for (std::size_t j = scores.seen[first + i]; j < attention_step; ++j) row[j] = minus_infinity;
+            some[i] = lowest;
+            for (std::size_t j = 0; j < attention_step; j += width) {
+                const simd::vec<Isa> scaled = simd::load<Isa>(row + j) * scales;
+                simd::store<Isa>(row + j, scaled);
+                some[i] = simd::max<Isa>(scaled, some[i]);
+            }
+        }
+        for (std::size_t i = count; i < width; ++i) some[i] = lowest;
+        float greatest[width], sums[width];
+        simd::store<Isa>(greatest, simd::maxima<Isa>(some));
+        for (std::size_t i = 0; i < count; ++i) {
+            float* const one = partial + (first + i) * stride;
+            float& most = one[at + 1];
+            some[i] = simd::vec<Isa>{};
+            const float now = greatest[i] > most ? greatest[i] : most;
+            if (now == minus_infinity) {
+                scores.seen[first + i] = 0;
+                continue;
+            }
+            // The sum of the weights is scaled with the output, apart from the additions below: the compiler then cannot fuse
+            // a product and a sum in one caller and not in another.
+            if (now != most) scale_row<Isa>(one, exp_one<Isa>(most - now), stride - 1);
+            most = now;
+            float* const row = scores.of[first + i];
+            const simd::vec<Isa> shift = simd::broadcast<Isa>(now);
+            for (std::size_t j = 0; j < attention_step; j += width) {
+                const simd::vec<Isa> weights = simd::exp<Isa>(simd::load<Isa>(row + j) - shift);
+                simd::store<Isa>(row + j, weights);
+                some[i] += weights;
+            }
+        }
+        for (std::size_t i = count; i < width; ++i) some[i] = simd::vec<Isa>{};
+        simd::store<Isa>(sums, simd::sums<Isa>(some));
+        for (std::size_t i = 0; i < count; ++i) partial[(first + i) * stride + at] += sums[i];
     }
-    float lanes[width];
-    simd::store<Isa>(lanes, greatest);
-    float& sum = partial[dim];
-    float& most = partial[dim + 1];
-    float now = most;
-    for (std::size_t i = 0; i < width; ++i) now = lanes[i] > now ? lanes[i] : now;
-    if (now == minus_infinity) return false;
-    // The sum of the weights is scaled in one loop with the output, apart from the additions below: the compiler then
-    // cannot fuse a product and a sum in one caller and not in another.
-    if (now != most) scale_row<Isa>(partial, exp_one<Isa>(most - now), dim + 1);
-    most = now;
-    const simd::vec<Isa> shift = simd::broadcast<Isa>(now);
-    simd::vec<Isa> sums{};
-    for (std::size_t j = 0; j < attention_step; j += width) {
-        const simd::vec<Isa> weights = simd::exp<Isa>(simd::load<Isa>(scores + j) - shift);
-        simd::store<Isa>(scores + j, weights);
-        sums += weights;
-    }
-    sum += simd::sum<Isa>(sums);
-    return true;
 }
 
 /// The features of one head, `dim` of them, from a quantised format's blocks.
@@ -149,64 +95,77 @@ FRUGAL_ALWAYS_INLINE void unpack_features(const std::int8_t* from, std::size_t d
         Format::decode(reinterpret_cast<const std::byte*>(from), to + d);
 }
 
-/// Rows of the step after this one, on their way from memory while this one is computed: rows of a list lie apart, and nothing
-/// else would fetch them in time.
+/// Where the rows of a step lie.
 template <class Element>
-struct rows_ahead {
+struct step_rows {
     const Element *keys[attention_step], *values[attention_step];
-    std::size_t count = 0, bytes = 0;
-
-    FRUGAL_ALWAYS_INLINE void fetch(std::size_t j) const noexcept {
-        if (j >= count) return;
-        for (std::size_t at = 0; at < bytes; at += 64) {
-            __builtin_prefetch(reinterpret_cast<const char*>(keys[j]) + at, 0, 2);
-            __builtin_prefetch(reinterpret_cast<const char*>(values[j]) + at, 0, 2);
-        }
-    }
+    std::size_t count = 0;
 };
 
-/// One step of keys for queries first … first + Queries - 1 of the tile.
-template <class Isa, std::size_t Queries, class Scalar, class Element, class Ahead>
-FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t begin, std::size_t keys,
-                                      const Element* const* k, const Element* const* v, const Ahead& ahead,
+/// The weighted sums of values of a block of queries: its tiles one after the other over the same features.
+template <class Isa, bool Fetch, class Scalar, class Element>
+FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const step_scores& weights, std::size_t queries,
+                                     const Scalar* v, std::size_t v_stride, std::size_t dim,
+                                     const rows_ahead<Element>& ahead) noexcept {
+    constexpr std::size_t width = simd::width<Isa>;
+    const std::size_t whole = (dim + width - 1) / width * width;
+    const auto features = [&](auto registers, std::size_t d) __attribute__((always_inline)) {
+        for_each_query_tile(
+            queries, [&](auto tile, std::size_t first) __attribute__((always_inline)) {
+                std::size_t least = weights.seen[first], most = least;
+                for (std::size_t i = 1; i < tile; ++i) {
+                    least = weights.seen[first + i] < least ? weights.seen[first + i] : least;
+                    most = weights.seen[first + i] > most ? weights.seen[first + i] : most;
+                }
+                float* const to = out + first * out_stride + d;
+                if (Fetch && first == 0)
+                    accumulate_tile<Isa, tile, registers, Fetch>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
+                                                                 ahead, d * sizeof(Scalar));
+                else
+                    accumulate_tile<Isa, tile, registers, false>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
+                                                                 ahead, 0);
+                if (least != most)
+                    for (std::size_t i = 0; i < tile; ++i)
+                        accumulate_tile<Isa, 1, registers, false>(to + i * out_stride, out_stride, &weights.of[first + i], v + d,
+                                                                  v_stride, least, weights.seen[first + i], ahead, 0);
+            });
+    };
+    std::size_t d = 0;
+    for (; d + 2 * width <= whole; d += 2 * width) features(std::integral_constant<std::size_t, 2>{}, d);
+    if (d < whole) features(std::integral_constant<std::size_t, 1>{}, d);
+}
+
+/// One step of keys for queries first … first + queries - 1 of the tile, which are packed into q.
+template <class Isa, bool Fetch, class Scalar, class Key, class Value>
+FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t queries,
+                                      std::size_t begin, std::size_t keys, const float* q, const Key* const* k, const Value* v,
+                                      const rows_ahead<typename stored_features<Scalar>::element>& ahead,
                                       float* partial) noexcept {
-    constexpr std::size_t together = Queries == 1 ? 4 : 2;
-    const std::size_t dim = tile.head_dim;
-    const float* q[Queries];
-    float* out[Queries];
-    std::size_t count[Queries], most = 0;
-    for (std::size_t i = 0; i < Queries; ++i) {
-        const std::size_t row = (first + i) / tile.heads, head = (first + i) % tile.heads;
-        q[i] = tile.queries + row * tile.row_stride + head * tile.head_stride;
-        out[i] = partial + (first + i) * attention_partial(dim);
-        const std::size_t left = tile.visible[row] > begin ? tile.visible[row] - begin : 0;
-        count[i] = left < keys ? left : keys;
-        most = count[i] > most ? count[i] : most;
+    const std::size_t dim = tile.head_dim, stride = attention_stride<float>(dim);
+    step_scores scores;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < queries; ++i) {
+        const std::size_t visible = tile.visible[(first + i) / tile.heads], left = visible > begin ? visible - begin : 0;
+        scores.seen[i] = left < keys ? left : keys;
+        most = scores.seen[i] > most ? scores.seen[i] : most;
     }
     if (most == 0) return;
-    float scores[Queries][attention_step];
+    // Keys that a query does not see are scored with its neighbours, and dropped.
+    constexpr std::size_t together = 4;
+    const auto score = [&](auto count, std::size_t j) __attribute__((always_inline)) {
+        for_each_query_tile(
+            queries, [&](auto tile_queries, std::size_t i) __attribute__((always_inline)) {
+                if (Fetch && i == 0)
+                    score_tile<Isa, tile_queries, count, Fetch>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
+                else
+                    score_tile<Isa, tile_queries, count, false>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
+            });
+    };
     std::size_t j = 0;
-    for (; j + together <= most; j += together) {
-        if (first == 0)  // once for all queries
-            for (std::size_t i = 0; i < together; ++i) ahead.fetch(j + i);
-        score_tile<Isa, Queries, together>(q, k + j, dim, scores, j);
-    }
-    for (; j < most; ++j) score_tile<Isa, Queries, 1>(q, k + j, dim, scores, j);
-    // Keys that a query does not see were scored with its neighbours; they are dropped here.
-    const float* weights[Queries];
-    std::size_t least = keys;
-    for (std::size_t i = 0; i < Queries; ++i) {
-        if (count[i] != 0 && !softmax_step<Isa>(scores[i], count[i], tile.scale, out[i], dim)) count[i] = 0;
-        weights[i] = scores[i];
-        least = count[i] < least ? count[i] : least;
-    }
-    accumulate<Isa, Queries>(out, weights, v, 0, least, dim);
-    if constexpr (Queries > 1)
-        for (std::size_t i = 0; i < Queries; ++i) {
-            float* const one_out[1] = {out[i]};
-            const float* const one_weights[1] = {weights[i]};
-            accumulate<Isa, 1>(one_out, one_weights, v, least, count[i], dim);
-        }
+    for (; j + together <= most; j += together) score(std::integral_constant<std::size_t, together>{}, j);
+    for (; j < most; ++j) score(std::integral_constant<std::size_t, 1>{}, j);
+    softmax_step<Isa>(scores, queries, tile.scale, partial, dim);
+    accumulate<Isa, Fetch>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, ahead);
 }
 
 /// 1 / (1 + exp(-x)) of every lane, without overflow.
@@ -224,21 +183,32 @@ FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
 }  // namespace detail
 
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room) {
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t ahead, float* partial,
+                 float* room) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    const std::size_t dim = tile.head_dim, queries = tile.rows * tile.heads;
-    for (std::size_t i = 0; i < queries; ++i) {
-        float* one = partial + i * attention_partial(dim);
-        for (std::size_t d = 0; d < dim + 1; ++d) one[d] = 0;
-        one[dim + 1] = detail::minus_infinity;
-    }
-    const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
     using stored = stored_features<Scalar>;
     using element = typename stored::element;
-    using rows = detail::rows_ahead<element>;
-    const auto find = [&](std::size_t s, rows& to) {
-        to.count = s >= end ? 0 : end - s < attention_step ? end - s : attention_step;
-        to.bytes = stored::elements(dim) * sizeof(element);
+    using copy = detail::attention_copy<Scalar>;
+    const std::size_t dim = tile.head_dim, queries = tile.rows * tile.heads;  // of one key-value head
+    const std::size_t stride = detail::attention_stride<float>(dim), copy_stride = detail::attention_stride<copy>(dim);
+    float* const q = room;
+    auto* const values = reinterpret_cast<copy*>(room + tile.kv_heads * queries * stride);
+    auto* const keys = values + attention_step * copy_stride;  // where they are quantised
+    for (std::size_t i = 0; i < tile.kv_heads * queries; ++i) {
+        const std::size_t head = i / queries * tile.heads + i % tile.heads, row = i % queries / tile.heads;
+        const float* const from = tile.queries + row * tile.row_stride + head * tile.head_stride;
+        float *const to = q + i * stride, *const one = partial + i * stride;
+        for (std::size_t d = 0; d < dim; ++d) to[d] = from[d];
+        for (std::size_t d = dim; d < stride; ++d) to[d] = 0;
+        for (std::size_t d = 0; d < stride; ++d) one[d] = 0;
+        one[stride - 1] = detail::minus_infinity;
+    }
+    for (std::size_t j = 0; j < attention_step; ++j)
+        for (std::size_t d = dim; d < copy_stride; ++d) values[j * copy_stride + d] = copy{};
+    const std::size_t mask = (static_cast<std::size_t>(1) << tile.cache.chunk_shift) - 1;
+    using rows = detail::step_rows<element>;
+    const auto find = [&](std::size_t s, std::size_t last, rows& to) {
+        to.count = s >= last ? 0 : last - s < attention_step ? last - s : attention_step;
         for (std::size_t j = 0; j < to.count; ++j) {
             const std::size_t token = tile.list != nullptr ? tile.list[s + j] : s + j;
             const std::size_t within = (token & mask) * tile.cache.stride + tile.offset;
@@ -247,48 +217,38 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
         }
     };
     rows steps[2];
-    find(begin, steps[0]);
+    find(begin, end, steps[0]);
     for (std::size_t s = begin, now = 0; s < end; s += attention_step, now ^= 1) {
         const rows& here = steps[now];
-        rows& ahead = steps[now ^ 1];
-        find(s + attention_step, ahead);
-        const auto attend = [&](const auto* const* k, const auto* const* v) {
-            for (std::size_t i = 0; i < queries;) {
-                const std::size_t left = queries - i;
-                if (left >= 12 || left == 6 || left == 7) {
-                    detail::attend_step<Isa, 6>(tile, i, s, here.count, k, v, ahead, partial);
-                    i += 6;
-                } else if (left >= 4) {
-                    detail::attend_step<Isa, 4>(tile, i, s, here.count, k, v, ahead, partial);
-                    i += 4;
+        rows& next = steps[now ^ 1];
+        find(s + attention_step, s + attention_step < end ? end : ahead, next);
+        const bool fetch = next.count == attention_step;
+        // All heads of a row one after the other, since memory is read in longer pieces than one of them.
+        for (std::size_t head = 0; head < tile.kv_heads; ++head) {
+            const std::size_t offset = head * stored::elements(dim);
+            // Of the values the same features of all rows are read together: they are copied side by side.
+            const copy* k[attention_step];
+            for (std::size_t j = 0; j < here.count; ++j) {
+                if constexpr (stored::quantised) {
+                    detail::unpack_features<typename stored::format>(here.keys[j] + offset, dim, keys + j * copy_stride);
+                    detail::unpack_features<typename stored::format>(here.values[j] + offset, dim, values + j * copy_stride);
+                    k[j] = keys + j * copy_stride;
                 } else {
-                    detail::attend_step<Isa, 1>(tile, i++, s, here.count, k, v, ahead, partial);
+                    __builtin_memcpy(values + j * copy_stride, here.values[j] + offset, dim * sizeof(copy));
+                    k[j] = here.keys[j] + offset;
                 }
             }
-        };
-        if constexpr (stored::quantised) {
-            // Once for all queries of the tile.
-            const std::size_t stride = detail::attention_stride<float>(dim);
-            const float *k[attention_step], *v[attention_step];
-            for (std::size_t j = 0; j < here.count; ++j) {
-                float* const features = room + 2 * j * stride;
-                detail::unpack_features<typename stored::format>(here.keys[j], dim, features);
-                detail::unpack_features<typename stored::format>(here.values[j], dim, features + stride);
-                k[j] = features;
-                v[j] = features + stride;
+            constexpr std::size_t block = detail::step_scores::most_queries;
+            for (std::size_t first = 0; first < queries; first += block) {
+                const std::size_t count = queries - first < block ? queries - first : block;
+                const std::size_t at = (head * queries + first) * stride;
+                if (first == 0 && fetch)
+                    detail::attend_step<Isa, true>(tile, first, count, s, here.count, q + at, k, values,
+                                                   detail::rows_ahead<element>{next.keys, next.values, offset}, partial + at);
+                else
+                    detail::attend_step<Isa, false>(tile, first, count, s, here.count, q + at, k, values,
+                                                    detail::rows_ahead<element>{}, partial + at);
             }
-            attend(k, v);
-        } else {
-            // Of the values the same features of all rows are read together. Where rows lie a power of two apart, these fall on
-            // few sets of the first cache and drive each other out.
-            const std::size_t stride = detail::attention_stride<Scalar>(dim);
-            auto* const copies = reinterpret_cast<Scalar*>(room);
-            const Scalar* v[attention_step];
-            for (std::size_t j = 0; j < here.count; ++j) {
-                __builtin_memcpy(copies + j * stride, here.values[j], dim * sizeof(Scalar));
-                v[j] = copies + j * stride;
-            }
-            attend(here.keys, v);
         }
     }
 }
@@ -296,26 +256,28 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
 template <class Isa>
 void merge_attention(float* into, const float* later, std::size_t count, std::size_t head_dim) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t i = 0; i < count; ++i, into += attention_partial(head_dim), later += attention_partial(head_dim)) {
-        const float before = into[head_dim + 1], after = later[head_dim + 1];
+    const std::size_t stride = attention_partial(head_dim);
+    for (std::size_t i = 0; i < count; ++i, into += stride, later += stride) {
+        const float before = into[stride - 1], after = later[stride - 1];
         if (after == detail::minus_infinity) continue;  // the later span saw nothing
         const float most = after > before ? after : before;
-        detail::scale_row<Isa>(into, detail::exp_one<Isa>(before - most), head_dim + 1);
-        simd::axpy<Isa>(detail::exp_one<Isa>(after - most), later, into, head_dim + 1);
-        into[head_dim + 1] = most;
+        detail::scale_row<Isa>(into, detail::exp_one<Isa>(before - most), stride - 1);
+        simd::axpy<Isa>(detail::exp_one<Isa>(after - most), later, into, stride - 1);
+        into[stride - 1] = most;
     }
 }
 
-template <class Isa>
-void finish_attention(const float* partial, std::size_t rows, std::size_t heads, std::size_t head_dim, float* y,
-                      std::size_t row_stride) {
+template <class Isa, class Scalar>
+void finish_attention(const attention_tile<Scalar>& tile, const float* partial, float* y, std::size_t row_stride) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    for (std::size_t r = 0; r < rows; ++r)
-        for (std::size_t h = 0; h < heads; ++h, partial += attention_partial(head_dim)) {
-            float* out = y + r * row_stride + h * head_dim;
-            const float sum = partial[head_dim];
-            for (std::size_t d = 0; d < head_dim; ++d) out[d] = sum == 0.0f ? 0.0f : partial[d] / sum;
-        }
+    const std::size_t dim = tile.head_dim, stride = attention_partial(dim);
+    for (std::size_t head = 0; head < tile.kv_heads * tile.heads; head += tile.heads)
+        for (std::size_t r = 0; r < tile.rows; ++r)
+            for (std::size_t h = 0; h < tile.heads; ++h, partial += stride) {
+                float* const out = y + r * row_stride + (head + h) * dim;
+                const float sum = partial[stride - 2];
+                for (std::size_t d = 0; d < dim; ++d) out[d] = sum == 0.0f ? 0.0f : partial[d] / sum;
+            }
 }
 
 template <class Isa>

@@ -3,6 +3,7 @@
 /// can be merged.
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "frugal/device/cpu/isa.hpp"
 #include "frugal/quant/formats/q8_0.hpp"
@@ -47,57 +48,68 @@ namespace cpu {
 /// are counted along a query's own list of keys, so they do not depend on who computes what.
 inline constexpr std::size_t attention_span = 1024;
 
-/// Queries that share one key-value head, and what they see.
+/// Queries that share some neighbouring key-value heads, and what they see.
 template <class Scalar>
 struct attention_tile {
-    const float* queries = nullptr;  ///< first row, first query head of the key-value head
+    const float* queries = nullptr;  ///< first row, first query head of the first key-value head
     std::size_t row_stride = 0, head_stride = 0;
-    std::size_t rows = 0, heads = 0;  ///< heads: query heads of this key-value head
+    std::size_t rows = 0, kv_heads = 1, heads = 0;  ///< heads: query heads of each key-value head
     std::size_t head_dim = 0;
     float scale = 1;  ///< of a score, before the softmax
     key_value_view<Scalar> cache;
-    std::size_t offset = 0;                ///< of the key-value head within a token, in elements
+    std::size_t offset = 0;                ///< of the first key-value head within a token, in elements
     const std::uint32_t* list = nullptr;   ///< ranks of the keys, or null for 0, 1, 2, …
     const std::size_t* visible = nullptr;  ///< [rows] keys each row sees: the first so many of the list
 };
-
-/// Floats of a partial result: unnormalised output, sum of the weights, greatest score. A tile has rows * heads of them.
-[[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept { return head_dim + 2; }
 
 /// Keys between two rescalings of the output.
 inline constexpr std::size_t attention_step = 32;
 
 namespace detail {
-/// Elements from one copied row of `head_dim` to the next: a cache line more than the row.
+/// Elements from one copied row of `head_dim` to the next: whole cache lines, and one more, so that rows a power of two long do
+/// not fall on few sets of the first cache. Any register of the row may be read or written whole.
 template <class Scalar>
 [[nodiscard]] constexpr std::size_t attention_stride(std::size_t head_dim) noexcept {
-    return head_dim + 64 / sizeof(Scalar);
+    constexpr std::size_t line = 64 / sizeof(Scalar);
+    return (head_dim + line - 1) / line * line + line;
 }
+/// How a step's values, and keys where both are stored quantised, are copied.
+template <class Scalar>
+using attention_copy = std::conditional_t<stored_features<Scalar>::quantised, float, typename stored_features<Scalar>::element>;
 }  // namespace detail
 
-/// Floats of room that attend_span needs for a step's values, and for its keys where both are stored quantised.
+/// Floats of a partial result: unnormalised output, and in its last cache line the sum of the weights and the greatest score. A
+/// tile has one for each query, in the order [kv_heads][rows][heads].
+[[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept {
+    return detail::attention_stride<float>(head_dim);
+}
+
+/// Floats of room that attend_span needs for so many queries of a tile and a step's values of one head, and for its keys where
+/// both are stored quantised.
 template <class Scalar>
-[[nodiscard]] constexpr std::size_t attention_room(std::size_t head_dim) noexcept {
-    if constexpr (stored_features<Scalar>::quantised)
-        return 2 * attention_step * detail::attention_stride<float>(head_dim);
-    else
-        return (attention_step * detail::attention_stride<Scalar>(head_dim) * sizeof(Scalar) + sizeof(float) - 1) / sizeof(float);
+[[nodiscard]] constexpr std::size_t attention_room(std::size_t queries, std::size_t head_dim) noexcept {
+    using copy = detail::attention_copy<Scalar>;
+    const std::size_t rows = stored_features<Scalar>::quantised ? 2 * attention_step : attention_step;
+    return queries * detail::attention_stride<float>(head_dim) +
+           rows * detail::attention_stride<copy>(head_dim) * sizeof(copy) / sizeof(float);
 }
 
 /// Partial results of keys begin … end - 1 of the list for every query of the tile. begin is a multiple of attention_span.
-/// room: [attention_room<Scalar>(head_dim)].
+/// Whoever goes on with keys up to `ahead` > end has the first of them on their way from memory.
+/// partial: [queries of the tile][attention_partial(head_dim)]; room: [attention_room<Scalar>(queries, head_dim)]; both aligned
+/// to 64 bytes.
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, float* partial, float* room);
+void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t ahead, float* partial,
+                 float* room);
 
 /// Merges `count` partial results of a later span into those of the spans before it.
 template <class Isa>
 void merge_attention(float* into, const float* later, std::size_t count, std::size_t head_dim);
 
-/// Normalises a tile's partial results into y: row r, head h at y + r * row_stride + h * head_dim. Queries that saw
+/// Normalises a tile's partial results into y: row r, query head h of all at y + r * row_stride + h * head_dim. Queries that saw
 /// nothing become 0.
-template <class Isa>
-void finish_attention(const float* partial, std::size_t rows, std::size_t heads, std::size_t head_dim, float* y,
-                      std::size_t row_stride);
+template <class Isa, class Scalar>
+void finish_attention(const attention_tile<Scalar>& tile, const float* partial, float* y, std::size_t row_stride);
 
 /// y[i] *= sigmoid(gate[i]), i < n.
 template <class Isa>

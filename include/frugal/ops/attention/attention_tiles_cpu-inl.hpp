@@ -1,0 +1,113 @@
+#pragma once
+/// The register tiles of attention: scores of a few queries with a few keys, and their weighted sums of values.
+#include <cstddef>
+#include <type_traits>
+
+#include "frugal/device/cpu/simd.hpp"
+#include "frugal/ops/attention/attention_cpu.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cpu::detail {
+
+/// Calls body(constant<n>, first) for tiles of 6, 4 or 1 queries that cover all: as few single ones as possible.
+template <class Body>
+FRUGAL_ALWAYS_INLINE void for_each_query_tile(std::size_t queries, Body&& body) noexcept {
+    for (std::size_t i = 0; i < queries;) {
+        const std::size_t left = queries - i;
+        if (left >= 12 || left == 6 || left == 7) {
+            body(std::integral_constant<std::size_t, 6>{}, i);
+            i += 6;
+        } else if (left >= 4) {
+            body(std::integral_constant<std::size_t, 4>{}, i);
+            i += 4;
+        } else {
+            body(std::integral_constant<std::size_t, 1>{}, i++);
+        }
+    }
+}
+
+/// Rows of the step after this one, on their way from memory while this one is computed: evenly, a line at a time, or there would
+/// be more under way than the processor can keep.
+template <class Element>
+struct rows_ahead {
+    const Element* const* keys = nullptr;
+    const Element* const* values = nullptr;
+    std::size_t offset = 0;
+
+    /// Where `feature` of row `j` lies, or close by: in blocks of a quantised format features have a little more than a byte.
+    FRUGAL_ALWAYS_INLINE void fetch(const Element* const* rows, std::size_t j, std::size_t feature) const noexcept {
+        __builtin_prefetch(rows[j] + offset + feature, 0, 2);
+    }
+};
+
+/// Queries x keys dot products, unscaled, into scores[query][at + key]. One running register a product, and the lanes of each
+/// are added alike: the same bits in every tile shape. q: [Queries] rows of whole registers. Fetch: keys at … at + Keys - 1 to
+/// come as well.
+template <class Isa, std::size_t Queries, std::size_t Keys, bool Fetch, class Scalar, class Element>
+FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const Scalar* const* k, std::size_t dim,
+                                     float (*scores)[attention_step], std::size_t at, const rows_ahead<Element>& ahead) noexcept {
+    // Two keys at a time fill the registers; the sums of all are added up together, which wastes no lanes.
+    constexpr std::size_t width = simd::width<Isa>, pass = Keys % 2 == 0 && Queries > 1 ? 2 : Keys, all = Queries * Keys;
+    constexpr std::size_t rounds = (all + width - 1) / width;
+    alignas(Isa::vector_bytes) float lanes[rounds * width][width];
+    for (std::size_t first = 0; first < Keys; first += pass) {
+        simd::vec<Isa> sums[Queries][pass];
+        for (std::size_t i = 0; i < Queries; ++i)  // not by an initialiser, which g++ makes a fill of memory
+            for (std::size_t j = 0; j < pass; ++j) sums[i][j] = simd::vec<Isa>{};
+        std::size_t d = 0;
+        for (; d + width <= dim; d += width) {
+            if constexpr (Fetch)
+                for (std::size_t j = 0; j < pass; ++j) ahead.fetch(ahead.keys, at + first + j, d);
+            simd::vec<Isa> ks[pass];
+            for (std::size_t j = 0; j < pass; ++j) ks[j] = simd::load<Isa>(k[first + j] + d);
+            for (std::size_t i = 0; i < Queries; ++i) {
+                const simd::vec<Isa> qs = simd::load_once<Isa>(q + i * q_stride + d);
+                for (std::size_t j = 0; j < pass; ++j) sums[i][j] += qs * ks[j];
+            }
+        }
+        if (d < dim)
+            for (std::size_t i = 0; i < Queries; ++i) {
+                const simd::vec<Isa> qs = simd::load<Isa>(q + i * q_stride + d);
+                for (std::size_t j = 0; j < pass; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[first + j] + d, dim - d);
+            }
+        for (std::size_t i = 0; i < Queries; ++i)
+            for (std::size_t j = 0; j < pass; ++j) simd::store<Isa>(lanes[i * Keys + first + j], sums[i][j]);
+    }
+    float totals[rounds * width];
+    for (std::size_t round = 0; round < rounds; ++round) {
+        simd::vec<Isa> some[width];
+        for (std::size_t i = 0; i < width; ++i)
+            some[i] = round * width + i < all ? simd::load<Isa>(lanes[round * width + i]) : simd::vec<Isa>{};
+        simd::store<Isa>(totals + round * width, simd::sums<Isa>(some));
+    }
+    for (std::size_t i = 0; i < Queries; ++i) __builtin_memcpy(scores[i] + at, totals + i * Keys, Keys * sizeof(float));
+}
+
+/// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once. Fetch: the
+/// line of `feature` of the values to come as well.
+template <class Isa, std::size_t Queries, std::size_t D, bool Fetch, class Scalar, class Element>
+FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float (*weights)[attention_step],
+                                          const Scalar* v, std::size_t v_stride, std::size_t from, std::size_t to,
+                                          const rows_ahead<Element>& ahead, std::size_t feature) noexcept {
+    constexpr std::size_t width = simd::width<Isa>;
+    simd::vec<Isa> sums[Queries][D];
+    for (std::size_t i = 0; i < Queries; ++i)
+        for (std::size_t d = 0; d < D; ++d) sums[i][d] = simd::load<Isa>(out + i * out_stride + d * width);
+    v += from * v_stride;
+    for (std::size_t j = from; j < to; ++j, v += v_stride) {
+        if constexpr (Fetch) ahead.fetch(ahead.values, j, feature);
+        simd::vec<Isa> vs[D];
+        for (std::size_t d = 0; d < D; ++d) vs[d] = simd::load<Isa>(v + d * width);
+        for (std::size_t i = 0; i < Queries; ++i) {
+            const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[i][j]);
+            for (std::size_t d = 0; d < D; ++d) sums[i][d] += weight * vs[d];
+        }
+    }
+    for (std::size_t i = 0; i < Queries; ++i)
+        for (std::size_t d = 0; d < D; ++d) simd::store<Isa>(out + i * out_stride + d * width, sums[i][d]);
+}
+
+}  // namespace ops::cpu::detail
+
+FRUGAL_NAMESPACE_END
