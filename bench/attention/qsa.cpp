@@ -5,7 +5,7 @@
 // indexer's own projections (8-bit activations on both sides; ours from images), norms, rotations, caches, scores, choice,
 // attention and gate are in. Both sides compute the same heads; that is checked before anything is timed, with indexer keys in f32
 // and at a token where both choose the same cells.
-// Our indexer keys are bf16, ggml's f16; `f32 keys` shows ours in f32.
+// Our indexer keys are bf16, ggml's f16; `f32 keys` and `int8 keys` show ours in those.
 // One thread is timed by its processor time; rounds of both sides alternate, and medians are shown.
 //
 // FRUGAL_PEER lists ggml's libraries (bench/peer/get_ggml.sh); without them our side alone is timed.
@@ -203,9 +203,9 @@ fg::status check(const peer::ggml& library) {
 }
 
 void print(const char* what, const std::vector<timed>& all) {
-    std::printf("\n%-8s %10s %8s %12s %12s %8s %12s\n", what, "tokens", "new", "ours ms", "ggml ms", "ratio", "cache MiB");
+    std::printf("\n%-9s %10s %8s %12s %12s %8s %12s\n", what, "tokens", "new", "ours ms", "ggml ms", "ratio", "cache MiB");
     for (const timed& t : all) {
-        std::printf("%-8s %10zu %8zu %12.4g ", "", t.length, t.tokens, t.ours * 1e3);
+        std::printf("%-9s %10zu %8zu %12.4g ", "", t.length, t.tokens, t.ours * 1e3);
         if (t.peer > 0)
             std::printf("%12.4g %8.3g", t.peer * 1e3, t.peer / t.ours);
         else
@@ -234,16 +234,21 @@ template <class Isa>
 fg::status run(const peer::ggml* library, json& out) {
     if (library != nullptr) FRUGAL_TRY(check<Isa>(*library));
     const qsa_data data(ubatch);
-    std::vector<timed> decode, f32_keys, prefill, token;
+    std::vector<timed> decode, f32_keys, int8_keys, prefill, token;
     {
-        layer<Isa, float> ours(data, k131 + 1);
         std::unique_ptr<peer::qsa_layer> theirs;
         if (library != nullptr) {
             FRUGAL_TRY_ASSIGN(theirs, peer::qsa_layer::make(*library, data, k131, 1));
         }
-        FRUGAL_TRY(ours.grow(k131));
-        FRUGAL_TRY_ASSIGN(auto one, time_both(ours, theirs.get(), k131, 1, 9, 8));
-        f32_keys.push_back(one);
+        const auto with_keys = [&]<class Scalar>(fg::type_tag<Scalar>, std::vector<timed>& out) -> fg::status {
+            layer<Isa, Scalar> ours(data, k131 + 1);
+            FRUGAL_TRY(ours.grow(k131));
+            FRUGAL_TRY_ASSIGN(auto one, time_both(ours, theirs.get(), k131, 1, 9, 8));
+            out.push_back(one);
+            return {};
+        };
+        FRUGAL_TRY(with_keys(fg::type_tag<float>{}, f32_keys));
+        FRUGAL_TRY(with_keys(fg::type_tag<std::int8_t>{}, int8_keys));
     }
     {
         layer<Isa, fg::bfloat16> ours(data, million + ubatch);
@@ -277,6 +282,7 @@ fg::status run(const peer::ggml* library, json& out) {
     }
     print("decode", decode);
     print("f32 keys", f32_keys);
+    print("int8 keys", int8_keys);
     print("prefill", prefill);
     print("48 layers", token);
     out = {{"context", context(executor().concurrency())},
@@ -288,6 +294,7 @@ fg::status run(const peer::ggml* library, json& out) {
         figure("decode_vs_ggml_32k", ratio(at(decode, k32)));
         figure("decode_vs_ggml_131k", ratio(at(decode, k131)));
         figure("decode_vs_ggml_131k_f32_keys", ratio(at(f32_keys, k131)));
+        figure("decode_vs_ggml_131k_int8_keys", ratio(at(int8_keys, k131)));
         figure("decode_vs_ggml_229k", ratio(at(decode, k229)));
         figure("prefill_vs_ggml_32k", ratio(at(prefill, k32)));
     }

@@ -3,12 +3,13 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE(scalar)                                                                                           \
-    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(                                                              \
-        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, float*);     \
-    template std::size_t keep_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(                                                        \
-        const float*, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t, std::size_t, \
-        std::uint64_t, std::uint64_t*, std::size_t);
+#define FRUGAL_INSTANTIATE(scalar)                                                                                             \
+    template void score_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(block_queries<scalar>, std::size_t, std::size_t,                \
+                                                               const block_key_view<scalar>&, float, std::size_t, std::size_t, \
+                                                               float*);                                                        \
+    template std::size_t keep_blocks<isa::FRUGAL_KERNEL_ISA, scalar>(                                                          \
+        block_queries<scalar>, std::size_t, std::size_t, const block_key_view<scalar>&, float, std::size_t, std::size_t,       \
+        std::size_t, std::uint64_t, std::uint64_t*, std::size_t);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
 FRUGAL_INSTANTIATE(bfloat16)

@@ -3,11 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
+
+#include "frugal/device/cpu/simd_integer.hpp"
 
 namespace fg = frugal;
 using isa = fg::isa::FRUGAL_KERNEL_ISA;
@@ -62,5 +65,46 @@ TEST_CASE("sums of several registers have the bits of each sum alone") {
             want.push_back(fg::simd::sum<isa>(values[i]));
         }
         CHECK(lanes(fg::simd::sums<isa>(values)) == want);
+    }
+}
+
+TEST_CASE("the greatest lanes of several registers") {
+    constexpr std::size_t width = fg::simd::width<isa>;
+    std::mt19937 random(6);
+    std::normal_distribution<float> draw;
+    for (int round = 0; round < 50; ++round) {
+        fg::simd::vec<isa> values[width];
+        std::vector<float> want;
+        for (std::size_t i = 0; i < width; ++i) {
+            float numbers[width];
+            for (float& number : numbers) number = draw(random);
+            values[i] = fg::simd::load<isa>(numbers);
+            want.push_back(*std::max_element(numbers, numbers + width));
+        }
+        CHECK(lanes(fg::simd::maxima<isa>(values)) == want);
+    }
+}
+
+TEST_CASE("products of 8 and 16 bits are summed exactly, whatever the signs") {
+    constexpr std::size_t shorts = fg::simd::short_integers<isa>::width, width = fg::simd::width<isa>;
+    std::mt19937 random(7);
+    for (int round = 0; round < 200; ++round) {
+        std::int8_t a[shorts];
+        std::int16_t b[shorts];
+        for (std::size_t i = 0; i < shorts; ++i) {
+            a[i] = static_cast<std::int8_t>(round == 0 ? -127 : static_cast<int>(random() % 255) - 127);
+            b[i] =
+                static_cast<std::int16_t>(round < 2 ? (round == 0 ? 32767 : -32767) : static_cast<int>(random() % 65535) - 32767);
+        }
+        fg::simd::ints<isa> values[width];
+        std::vector<std::int32_t> want(width);
+        for (std::size_t r = 0; r < width; ++r) {
+            values[r] = fg::simd::ints<isa>{} + static_cast<std::int32_t>(r);
+            values[r] = fg::simd::add_pair_products<isa>(values[r], fg::simd::load_shorts<isa>(a), fg::simd::load_shorts<isa>(b));
+            want[r] = static_cast<std::int32_t>(r * width);
+            for (std::size_t i = 0; i < shorts; ++i) want[r] += a[i] * b[i];
+        }
+        const auto got = fg::simd::sums<isa>(values);
+        for (std::size_t r = 0; r < width; ++r) CHECK(got[r] == want[r]);
     }
 }

@@ -84,9 +84,10 @@ std::vector<indices> wanted(const values& of, const std::vector<ops::block_row<S
     std::vector<indices> out;
     for (std::size_t r = 0; r < rows.size(); ++r) {
         std::vector<float> scores(rows[r].complete);
+        const test::row_queries<Scalar> q(of.q().row(r), of.heads, of.dim);
         for (std::size_t b = 0; b < scores.size(); ++b)
-            ops::cpu::score_blocks<Isa>(of.q().row(r), of.heads, of.dim, *rows[r].blocks, std::sqrt(static_cast<float>(of.dim)),
-                                        b, b + 1, scores.data());
+            ops::cpu::score_blocks<Isa>(q.view(), of.heads, of.dim, *rows[r].blocks, std::sqrt(static_cast<float>(of.dim)), b,
+                                        b + 1, scores.data());
         out.push_back(by_rule(scores, top));
     }
     return out;

@@ -83,6 +83,37 @@ private:
     std::vector<const float*> scale_chunks_;
 };
 
+/// One row's queries as keys of `Scalar` are scored with.
+template <class Scalar>
+class row_queries {
+public:
+    row_queries(const float* q, std::size_t heads, std::size_t dim) : values_(q, q + heads * dim) {
+        if constexpr (std::is_same_v<Scalar, std::int8_t>) {
+            codes_.resize(values_.size());
+            scale_ = frugal::ops::encode_block_queries(q, heads, dim, codes_.data()).scale;
+        }
+    }
+    [[nodiscard]] frugal::ops::block_queries<Scalar> view() const {
+        if constexpr (std::is_same_v<Scalar, std::int8_t>)
+            return {codes_.data(), scale_};
+        else
+            return values_.data();
+    }
+    [[nodiscard]] float scale() const { return scale_; }
+    /// What they are worth: [heads, dim].
+    [[nodiscard]] std::vector<float> decoded() const {
+        std::vector<float> out = values_;
+        if constexpr (std::is_same_v<Scalar, std::int8_t>)
+            for (std::size_t i = 0; i < out.size(); ++i) out[i] = scale_ * static_cast<float>(codes_[i]);
+        return out;
+    }
+
+private:
+    std::vector<float> values_;
+    std::vector<std::int16_t> codes_;
+    float scale_ = 0;
+};
+
 /// Calls body(type_tag<Scalar>) for every precision of keys.
 template <class Body>
 void for_each_key_scalar(Body&& body) {

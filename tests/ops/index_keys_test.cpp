@@ -73,20 +73,61 @@ TEST_CASE("scores by keys of every precision are those of the values they hold")
                     const auto q = normal(heads * dim, 9);
                     const test::stored_keys<Scalar> stored(keys, dim);
                     const test::stored_keys<float> values(stored.decoded(), dim);
+                    const test::row_queries<Scalar> queries(q.data(), heads, dim);
+                    const auto decoded = queries.decoded();
                     std::vector<float> got(21), want(21);
-                    ops::cpu::score_blocks<Isa>(q.data(), heads, dim, stored.view(), 3.0f, 0, 21, got.data());
-                    ops::cpu::score_blocks<Isa>(q.data(), heads, dim, values.view(), 3.0f, 0, 21, want.data());
+                    ops::cpu::score_blocks<Isa>(queries.view(), heads, dim, stored.view(), 3.0f, 0, 21, got.data());
+                    ops::cpu::score_blocks<Isa>(decoded.data(), heads, dim, values.view(), 3.0f, 0, 21, want.data());
                     CHECK(got[3] == 0.0f);
                     CHECK(std::isnan(got[7]));
                     CHECK(std::isnan(want[7]));
                     got[7] = want[7] = 0;
-                    // The scale of 8-bit keys is applied once, after the sum, rather than to every term.
+                    // The scales of 8-bit keys and their queries are applied once, after the sum, rather than to every term.
                     if constexpr (std::is_same_v<Scalar, std::int8_t>)
                         test::check_close(got, want, {5e-6, 2e-6}, "scores");
                     else
                         CHECK(got == want);
                 }
         });
+    });
+}
+
+TEST_CASE("queries for keys of 8 bits: 16 bits of the greatest in the row; NaN, infinite and tiny rows") {
+    for (const std::size_t dim : {3u, 32u, 128u, 516u}) {
+        CAPTURE(dim);
+        auto q = normal(4 * dim, 5);
+        q[dim + 1] = -7.0f;
+        const test::row_queries<std::int8_t> queries(q.data(), 4, dim);
+        CHECK(queries.scale() == 7.0f / 32767.0f);
+        const auto got = queries.decoded();
+        // Half a step, and the rounding of value / scale, up to 32767 of them.
+        for (std::size_t i = 0; i < q.size(); ++i) CHECK(std::fabs(got[i] - q[i]) <= 0.504f * queries.scale());
+        for (const float bad : {quiet_nan, infinity, -infinity}) {
+            q[2] = bad;
+            CHECK(std::isnan(test::row_queries<std::int8_t>(q.data(), 4, dim).scale()));
+        }
+    }
+    const float tiny[2] = {1e-38f, -1e-41f};
+    CHECK(test::row_queries<std::int8_t>(tiny, 1, 2).scale() == 0.0f);
+}
+
+TEST_CASE("scores by 8-bit keys do not overflow, however many features there are") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        for (const std::size_t dim : {516u, 517u, 4096u}) {
+            CAPTURE(dim);
+            std::vector<float> keys(3 * dim, 2.0f);
+            std::fill_n(&keys[dim], dim, -2.0f);
+            for (std::size_t d = 0; d < dim; d += 2) keys[2 * dim + d] = -2.0f;
+            const std::vector<float> q(dim, 3.0f);
+            const test::row_queries<std::int8_t> queries(q.data(), 1, dim);
+            const test::stored_keys<std::int8_t> stored(keys, dim);
+            std::vector<float> got(3);
+            ops::cpu::score_blocks<Isa>(queries.view(), 1, dim, stored.view(), 1.0f, 0, 3, got.data());
+            const double whole = 6.0 * static_cast<double>(dim);
+            CHECK(static_cast<double>(got[0]) == doctest::Approx(whole).epsilon(1e-6));
+            CHECK(got[1] == 0.0f);
+            CHECK(got[2] == 0.0f);  // as many -6 as 6, or one more
+        }
     });
 }
 

@@ -80,6 +80,15 @@ FRUGAL_ALWAYS_INLINE float sum(const vec<Isa>& value) noexcept {
 
 namespace detail {
 
+/// f(0) … f(N - 1), the numbers as constants: compilers do not always unroll a loop whose turns fold to little.
+template <std::size_t N, class F>
+FRUGAL_ALWAYS_INLINE void unrolled(F&& f) noexcept {
+    [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
+        (f(std::integral_constant<std::size_t, I>{}), ...);
+    }
+    (std::make_index_sequence<N>{});
+}
+
 /// From registers of partial sums in segments of `Segment` lanes: the lower or upper halves of all segments, those of `a`
 /// and of `b` by turns.
 template <class Isa, std::size_t Segment, bool Upper, std::size_t... Lane>
@@ -94,9 +103,10 @@ FRUGAL_ALWAYS_INLINE vec<Isa> half_segments(const vec<Isa>& a, const vec<Isa>& b
 template <class Isa, std::size_t Segment, class Combine>
 FRUGAL_ALWAYS_INLINE void combine_halves(vec<Isa>* values, Combine&& combine) noexcept {
     using lanes = std::make_index_sequence<width<Isa>>;
-    for (std::size_t i = 0; i < Segment / 2; ++i)
+    unrolled<Segment / 2>([&](auto i) __attribute__((always_inline)) {
         values[i] = combine(half_segments<Isa, Segment, false>(values[i], values[i + Segment / 2], lanes{}),
                             half_segments<Isa, Segment, true>(values[i], values[i + Segment / 2], lanes{}));
+    });
     if constexpr (Segment > 2) combine_halves<Isa, Segment / 2>(values, combine);
 }
 

@@ -27,6 +27,82 @@ struct integers {
 template <class Isa>
 using ints = typename integers<Isa>::type;
 
+/// A register of 16-bit integers.
+template <class Isa>
+struct short_integers {
+    typedef std::int16_t type __attribute__((vector_size(Isa::vector_bytes)));
+    static constexpr std::size_t width = Isa::vector_bytes / sizeof(std::int16_t);
+};
+template <class Isa>
+using shorts = typename short_integers<Isa>::type;
+
+template <class Isa>
+FRUGAL_ALWAYS_INLINE shorts<Isa> load_shorts(const std::int16_t* from) noexcept {
+    shorts<Isa> out;
+    std::memcpy(&out, from, sizeof(out));
+    return out;
+}
+
+/// Signed bytes, each extended to 16 bits.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE shorts<Isa> load_shorts(const std::int8_t* from) noexcept {
+    constexpr std::size_t width = short_integers<Isa>::width;
+#if FRUGAL_HAS_AVX512
+    if constexpr (Isa::vector_bytes == 64)
+        return reinterpret_cast<shorts<Isa>>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#endif
+#if FRUGAL_HAS_AVX2
+    if constexpr (Isa::vector_bytes == 32)
+        return reinterpret_cast<shorts<Isa>>(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#endif
+    if constexpr (width == 8) {
+        // Each byte twice, of which an arithmetic shift leaves one, extended.
+        signed char bytes __attribute__((vector_size(16))) = {};
+        std::memcpy(&bytes, from, 8);
+        return reinterpret_cast<shorts<Isa>>(
+                   __builtin_shufflevector(bytes, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)) >>
+               8;
+    } else {
+        shorts<Isa> out;
+        std::int16_t lane[width];
+        for (std::size_t i = 0; i < width; ++i) lane[i] = from[i];
+        std::memcpy(&out, lane, sizeof(out));
+        return out;
+    }
+}
+
+/// sum lane i += a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1], exactly while it fits 32 bits.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE ints<Isa> add_pair_products(const ints<Isa>& sum, const shorts<Isa>& a, const shorts<Isa>& b) noexcept {
+#if FRUGAL_HAS_AVX512
+    if constexpr (Isa::vector_bytes == 64)
+        return reinterpret_cast<ints<Isa>>(
+            _mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#endif
+#if FRUGAL_HAS_AVX2
+    if constexpr (Isa::vector_bytes == 32)
+        return sum + reinterpret_cast<ints<Isa>>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#endif
+#if defined(__SSE2__)
+    if constexpr (Isa::vector_bytes == 16) return sum + reinterpret_cast<ints<Isa>>(__builtin_ia32_pmaddwd128(a, b));
+#endif
+    ints<Isa> out = sum;
+    for (std::size_t i = 0; i < width<Isa>; ++i) out[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
+    return out;
+}
+
+/// Lane i is the sum of the lanes of values[i]; `values` are overwritten.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE ints<Isa> sums(ints<Isa> (&values)[width<Isa>]) noexcept {
+    vec<Isa> bits[width<Isa>];
+    detail::unrolled<width<Isa>>([&](auto i) __attribute__((always_inline)) { bits[i] = reinterpret_cast<vec<Isa>>(values[i]); });
+    detail::combine_halves<Isa, width<Isa>>(
+        bits, [](const vec<Isa>& a, const vec<Isa>& b) __attribute__((always_inline)) {
+            return reinterpret_cast<vec<Isa>>(reinterpret_cast<ints<Isa>>(a) + reinterpret_cast<ints<Isa>>(b));
+        });
+    return reinterpret_cast<ints<Isa>>(bits[0]);
+}
+
 /// What quad_dots adds to codes before they are multiplied: it wants unsigned ones.
 template <class Isa, bool Signed>
 inline constexpr int code_bias = 0;
@@ -37,15 +113,6 @@ inline constexpr int code_bias<Isa, true> = 128;
 #endif
 
 namespace detail {
-
-/// f(0) … f(N - 1), the numbers as constants: compilers do not always unroll a loop whose turns fold to little.
-template <std::size_t N, class F>
-FRUGAL_ALWAYS_INLINE void unrolled(F&& f) noexcept {
-    [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
-        (f(std::integral_constant<std::size_t, I>{}), ...);
-    }
-    (std::make_index_sequence<N>{});
-}
 
 /// Has the value computed before what follows. g++ would rather reorder a chain of integer additions: all products first, then
 /// the sums, with more products than registers.

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
@@ -56,29 +57,55 @@ inline std::size_t top_indices(std::span<const float> scores, std::size_t top, s
     return count;
 }
 
-/// Writes a key of `dim` floats as codes and the scale that is returned: the greatest magnitude / 127; code = value / scale
-/// to the nearest, halves to even, so that scale * code is within half a scale of the value. A key of zeros has scale 0, and
-/// so has one so small that its scale would not be a normal number. A key that holds NaN or an infinity has scale NaN and
-/// codes 0: its score is NaN and ranks last, where in other precisions an infinity could rank first.
-inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* codes) noexcept {
+namespace detail {
+
+/// Writes `n` floats as codes -most … most and the scale that is returned: the greatest magnitude / most; code = value / scale to
+/// the nearest, halves to even, so that scale * code is within half a scale of the value, and a rounding. Zeros have scale 0, and so have numbers
+/// so small that their scale would not be a normal one. Among NaN or infinities the scale is NaN and all codes are 0.
+template <class Code>
+float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noexcept {
     float most = 0;
     bool finite = true;
-    for (std::size_t i = 0; i < dim; ++i) {
-        const float magnitude = std::fabs(key[i]);
+    for (std::size_t i = 0; i < n; ++i) {
+        const float magnitude = std::fabs(from[i]);
         finite = finite && magnitude <= std::numeric_limits<float>::max();
         most = std::max(most, magnitude);
     }
-    const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : most / 127.0f;
+    const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : most / static_cast<float>(limit);
     if (!(scale >= std::numeric_limits<float>::min())) {
-        std::fill(codes, codes + dim, std::int8_t{0});
+        std::fill(codes, codes + n, Code{0});
         return finite ? 0.0f : scale;
     }
-    for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t i = 0; i < n; ++i) {
         // Adding 1.5 * 2^23 rounds to an integer, to nearest even in the default mode.
-        const float shifted = key[i] / scale + 12582912.0f;
-        codes[i] = static_cast<std::int8_t>(shifted - 12582912.0f);
+        const float shifted = from[i] / scale + 12582912.0f;
+        codes[i] = static_cast<Code>(shifted - 12582912.0f);
     }
     return scale;
+}
+
+}  // namespace detail
+
+/// Writes a key of `dim` floats as 8-bit codes and the scale that is returned, the greatest magnitude / 127: scale * code is
+/// within half a scale of the value. A key that holds NaN or an infinity has scale NaN and codes 0: its score is NaN and ranks
+/// last, where in other precisions an infinity could rank first.
+inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* codes) noexcept {
+    return detail::encode_codes(key, dim, 127, codes);
+}
+
+/// The greatest magnitude of the codes of queries: 16 bits, or fewer where `dim` products with keys' codes would not fit 32.
+[[nodiscard]] constexpr int block_query_limit(std::size_t dim) noexcept {
+    const std::size_t limit =
+        static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) / 127 / std::max<std::size_t>(dim, 1);
+    return static_cast<int>(std::min<std::size_t>(limit, std::numeric_limits<std::int16_t>::max()));
+}
+
+/// Writes a row of `heads` queries for keys of 8 bits: as many codes, with one scale, the greatest magnitude / the limit. With up
+/// to 516 features that is a part in 2^15 of the greatest, so each code is off by a part in 2^16 of it: 2^8 times less than those
+/// of keys. A row that holds NaN or an infinity has scale NaN, and so have all its scores.
+inline block_queries<std::int8_t> encode_block_queries(const float* q, std::size_t heads, std::size_t dim,
+                                                       std::int16_t* codes) noexcept {
+    return {codes, detail::encode_codes(q, heads * dim, block_query_limit(dim), codes)};
 }
 
 /// Which part of `reference` is in `chosen`; both ascending, as select_blocks writes them. 1 for an empty reference.
@@ -148,7 +175,8 @@ struct selection_plan {
 /// For each row the best `top` of its complete blocks, by score(b) = sum over heads of max(0, q[h] . key[b]) / sqrt(dim).
 /// q: [rows, heads * dim]. Row r writes chosen[r * top …], ascending, and their number to counts[r]; a row with no more
 /// than `top` blocks takes all and scores none. Blocks are scored a piece at a time and only those kept that rank above the
-/// top-th best so far: the scratch grows with rows at once and `top`, not with the number of blocks.
+/// top-th best so far: the scratch grows with rows at once and `top`, not with the number of blocks. With keys of 8 bits the
+/// queries are rounded to 16; see encode_block_queries.
 /// Source: transformers, models/qwen4_exp, Qwen4ExpTextQSAIndexer (its tie order is unspecified; ours is not).
 /// Errors: shape_mismatch, out_of_memory.
 template <device::cpu_target Device, class Scalar>
@@ -181,6 +209,21 @@ template <device::cpu_target Device, class Scalar>
     const float divisor = std::sqrt(static_cast<float>(dim));
     const std::size_t threads = std::max<std::size_t>(1, dev.concurrency());
     detail::selection_plan plan(cut_rows, threads);
+    constexpr bool encoded = std::is_same_v<Scalar, std::int8_t>;
+    const std::size_t query_codes = encoded ? q.cols() : 0;
+    FRUGAL_TRY_ASSIGN(auto codes, scratch.array<std::int16_t>(rows.size() * query_codes));
+    FRUGAL_TRY_ASSIGN(auto scales, scratch.array<float>(encoded ? rows.size() : 0));
+    if constexpr (encoded)
+        dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t r = begin; r < end; ++r)
+                if (is_cut(r)) scales[r] = encode_block_queries(q.row(r), heads, dim, &codes[r * query_codes]).scale;
+        });
+    const auto queries_of = [&](std::size_t r) -> block_queries<Scalar> {
+        if constexpr (encoded)
+            return {&codes[r * query_codes], scales[r]};
+        else
+            return q.row(r);
+    };
     FRUGAL_TRY_ASSIGN(auto groups, scratch.array<row_group>(cut_rows));
     for (std::size_t r = 0; r < rows.size(); ++r) {
         if (!is_cut(r)) continue;
@@ -214,9 +257,9 @@ template <device::cpu_target Device, class Scalar>
                 const std::size_t last = std::min({first + plan.piece, end, row.complete});
                 if (first >= last) continue;
                 if (of[i].count > 2 * top) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);
-                of[i].count = ops::cpu::keep_blocks<isa>(q.row(group.first + i), heads, dim, *row.blocks, divisor, first, last,
-                                                         i == 0 ? std::min(end, row.complete) : 0, of[i].threshold, of[i].kept,
-                                                         of[i].count);
+                of[i].count = ops::cpu::keep_blocks<isa>(queries_of(group.first + i), heads, dim, *row.blocks, divisor, first,
+                                                         last, i == 0 ? std::min(end, row.complete) : 0, of[i].threshold,
+                                                         of[i].kept, of[i].count);
             }
         for (std::size_t i = 0; i < group.count; ++i) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);
     };

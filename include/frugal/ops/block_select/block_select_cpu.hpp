@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/isa.hpp"
@@ -26,6 +27,19 @@ struct block_key_view<std::int8_t> {
     const std::int8_t* const* keys = nullptr;
     const float* const* scales = nullptr;
     std::size_t chunk_shift = 0, stride = 0;
+};
+
+/// A row's queries as keys of a precision are scored with: [heads][dim] floats …
+template <class Scalar>
+struct block_queries {
+    const float* values = nullptr;
+    constexpr block_queries(const float* from) noexcept : values(from) {}  // NOLINT: implicit, as the floats are all there is
+};
+/// … or, with keys of 8 bits, codes with one scale. ops::encode_block_queries makes both.
+template <>
+struct block_queries<std::int8_t> {
+    const std::int16_t* codes = nullptr;
+    float scale = 0;
 };
 
 namespace detail {
@@ -58,20 +72,20 @@ using ranked_block = std::uint64_t;
 
 namespace cpu {
 
-/// scores[b] = sum over heads of max(0, q[h] . key[b]) / divisor for begin <= b < end. Heads begin `dim` floats apart.
-/// Scalar: float, half, bfloat16, or std::int8_t, whose sum is multiplied by the scale.
-/// The bits of a score depend on the query and its block alone.
+/// scores[b] = sum over heads of max(0, q[h] . key[b]) / divisor for begin <= b < end.
+/// Scalar: float, half, bfloat16, or std::int8_t, whose products of codes are summed as integers, exactly, and multiplied by
+/// both scales. The bits of a score depend on the queries and its block alone.
 template <class Isa, class Scalar>
-void score_blocks(const float* q, std::size_t heads, std::size_t dim, const block_key_view<Scalar>& blocks, float divisor,
-                  std::size_t begin, std::size_t end, float* scores);
+void score_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
+                  const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end, float* scores);
 
 /// Scores the same blocks and appends, ascending, those that rank above `threshold` (0: all of them) to kept[count …], which
 /// has room for end - begin. Returns the new count. end <= 2^32 - 1. Keys up to block `prefetch_end` may be fetched ahead; 0
 /// where they have just been read.
 template <class Isa, class Scalar>
-std::size_t keep_blocks(const float* q, std::size_t heads, std::size_t dim, const block_key_view<Scalar>& blocks, float divisor,
-                        std::size_t begin, std::size_t end, std::size_t prefetch_end, std::uint64_t threshold,
-                        std::uint64_t* kept, std::size_t count);
+std::size_t keep_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
+                        const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end,
+                        std::size_t prefetch_end, std::uint64_t threshold, std::uint64_t* kept, std::size_t count);
 
 }  // namespace cpu
 
