@@ -43,7 +43,8 @@ struct attention_rows {
 /// y[r][h] = sum over the keys t that row r sees of softmax_t(scale * q[r][h] . k[t]) * v[t], in f32.
 /// q: [rows, heads * stride] with stride >= head_dim: head h begins at feature h * (q.cols() / heads). y: [rows, heads *
 /// head_dim]. A row that sees nothing becomes 0. The bits of a row depend on its own query and list alone: a list that
-/// names every key gives the same as no list. Scratch: a few partial rows a thread, never a matrix of scores.
+/// names every key gives the same as no list. Scratch: a few partial rows a thread, or, where the keys
+/// of a row are shared out, one for 1024 keys; never a matrix of scores.
 /// Errors: shape_mismatch, out_of_memory.
 template <device::cpu_target Device, class Scalar>
 [[nodiscard]] status attention(Device& dev, workspace& scratch, matrix_view<const float> q, const attention_heads& shape,

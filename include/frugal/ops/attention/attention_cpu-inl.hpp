@@ -120,7 +120,7 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
                 float* const to = out + first * out_stride + d;
                 if (Fetch && first == 0)
                     accumulate_tile<Isa, tile, registers, Fetch>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
-                                                                 ahead, d * sizeof(Scalar));
+                                                                 ahead, d);
                 else
                     accumulate_tile<Isa, tile, registers, false>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
                                                                  ahead, 0);

@@ -50,38 +50,56 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
     // Two keys at a time fill the registers; the sums of all are added up together, which wastes no lanes.
     constexpr std::size_t width = simd::width<Isa>, pass = Keys % 2 == 0 && Queries > 1 ? 2 : Keys, all = Queries * Keys;
     constexpr std::size_t rounds = (all + width - 1) / width;
-    alignas(Isa::vector_bytes) float lanes[rounds * width][width];
-    for (std::size_t first = 0; first < Keys; first += pass) {
-        simd::vec<Isa> sums[Queries][pass];
-        for (std::size_t i = 0; i < Queries; ++i)  // not by an initialiser, which g++ makes a fill of memory
-            for (std::size_t j = 0; j < pass; ++j) sums[i][j] = simd::vec<Isa>{};
+    using simd::detail::unrolled;  // loops over registers, which must not become loops over memory
+    alignas(Isa::vector_bytes) float lanes[all][width];
+    unrolled<Keys / pass>([&](auto turn) __attribute__((always_inline)) {
+        constexpr std::size_t first = turn * pass;
+        simd::vec<Isa> sums[Queries * pass];
+        unrolled<Queries * pass>([&](auto i) __attribute__((always_inline)) { sums[i] = simd::vec<Isa>{}; });
+        const auto add = [&](const auto* const(&from)[pass], std::size_t d) __attribute__((always_inline)) {
+            simd::vec<Isa> ks[pass];
+            unrolled<pass>([&](auto j) __attribute__((always_inline)) { ks[j] = simd::load<Isa>(from[j]); });
+            unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
+                const simd::vec<Isa> qs = simd::load_once<Isa>(q + i * q_stride + d);
+                unrolled<pass>([&](auto j) __attribute__((always_inline)) { sums[i * pass + j] += qs * ks[j]; });
+            });
+        };
         std::size_t d = 0;
         for (; d + width <= dim; d += width) {
-            if constexpr (Fetch)
-                for (std::size_t j = 0; j < pass; ++j) ahead.fetch(ahead.keys, at + first + j, d);
-            simd::vec<Isa> ks[pass];
-            for (std::size_t j = 0; j < pass; ++j) ks[j] = simd::load<Isa>(k[first + j] + d);
-            for (std::size_t i = 0; i < Queries; ++i) {
-                const simd::vec<Isa> qs = simd::load_once<Isa>(q + i * q_stride + d);
-                for (std::size_t j = 0; j < pass; ++j) sums[i][j] += qs * ks[j];
-            }
+            const Scalar* from[pass];
+            unrolled<pass>([&](auto j) __attribute__((always_inline)) {
+                if constexpr (Fetch) ahead.fetch(ahead.keys, at + first + j, d);
+                from[j] = k[first + j] + d;
+            });
+            add(from, d);
         }
-        if (d < dim)
-            for (std::size_t i = 0; i < Queries; ++i) {
-                const simd::vec<Isa> qs = simd::load<Isa>(q + i * q_stride + d);
-                for (std::size_t j = 0; j < pass; ++j) sums[i][j] += qs * simd::load_some<Isa>(k[first + j] + d, dim - d);
+        if (d < dim) {
+            float last[pass][width];
+            const float* from[pass];
+            for (std::size_t j = 0; j < pass; ++j) {
+                simd::store<Isa>(last[j], simd::load_some<Isa>(k[first + j] + d, dim - d));
+                from[j] = last[j];
             }
-        for (std::size_t i = 0; i < Queries; ++i)
-            for (std::size_t j = 0; j < pass; ++j) simd::store<Isa>(lanes[i * Keys + first + j], sums[i][j]);
-    }
+            add(from, d);
+        }
+        unrolled<Queries * pass>([&](auto i) __attribute__((always_inline)) {
+            simd::store<Isa>(lanes[i / pass * Keys + first + i % pass], sums[i]);
+        });
+    });
     float totals[rounds * width];
-    for (std::size_t round = 0; round < rounds; ++round) {
+    unrolled<rounds>([&](auto round) __attribute__((always_inline)) {
         simd::vec<Isa> some[width];
-        for (std::size_t i = 0; i < width; ++i)
-            some[i] = round * width + i < all ? simd::load<Isa>(lanes[round * width + i]) : simd::vec<Isa>{};
+        unrolled<width>([&](auto i) __attribute__((always_inline)) {
+            if constexpr (round * width + i < all)
+                some[i] = simd::load<Isa>(lanes[round * width + i]);
+            else
+                some[i] = simd::vec<Isa>{};
+        });
         simd::store<Isa>(totals + round * width, simd::sums<Isa>(some));
-    }
-    for (std::size_t i = 0; i < Queries; ++i) __builtin_memcpy(scores[i] + at, totals + i * Keys, Keys * sizeof(float));
+    });
+    unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
+        __builtin_memcpy(scores[i] + at, totals + i * Keys, Keys * sizeof(float));
+    });
 }
 
 /// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once. Fetch: the
@@ -91,21 +109,24 @@ FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, co
                                           const Scalar* v, std::size_t v_stride, std::size_t from, std::size_t to,
                                           const rows_ahead<Element>& ahead, std::size_t feature) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
-    simd::vec<Isa> sums[Queries][D];
-    for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) sums[i][d] = simd::load<Isa>(out + i * out_stride + d * width);
+    using simd::detail::unrolled;
+    simd::vec<Isa> sums[Queries * D];
+    unrolled<Queries * D>([&](auto i) __attribute__((always_inline)) {
+        sums[i] = simd::load<Isa>(out + i / D * out_stride + i % D * width);
+    });
     v += from * v_stride;
     for (std::size_t j = from; j < to; ++j, v += v_stride) {
         if constexpr (Fetch) ahead.fetch(ahead.values, j, feature);
         simd::vec<Isa> vs[D];
-        for (std::size_t d = 0; d < D; ++d) vs[d] = simd::load<Isa>(v + d * width);
-        for (std::size_t i = 0; i < Queries; ++i) {
+        unrolled<D>([&](auto d) __attribute__((always_inline)) { vs[d] = simd::load<Isa>(v + d * width); });
+        unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
             const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[i][j]);
-            for (std::size_t d = 0; d < D; ++d) sums[i][d] += weight * vs[d];
-        }
+            unrolled<D>([&](auto d) __attribute__((always_inline)) { sums[i * D + d] += weight * vs[d]; });
+        });
     }
-    for (std::size_t i = 0; i < Queries; ++i)
-        for (std::size_t d = 0; d < D; ++d) simd::store<Isa>(out + i * out_stride + d * width, sums[i][d]);
+    unrolled<Queries * D>([&](auto i) __attribute__((always_inline)) {
+        simd::store<Isa>(out + i / D * out_stride + i % D * width, sums[i]);
+    });
 }
 
 }  // namespace ops::cpu::detail

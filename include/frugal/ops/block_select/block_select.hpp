@@ -59,9 +59,10 @@ inline std::size_t top_indices(std::span<const float> scores, std::size_t top, s
 
 namespace detail {
 
-/// Writes `n` floats as codes -most … most and the scale that is returned: the greatest magnitude / most; code = value / scale to
-/// the nearest, halves to even, so that scale * code is within half a scale of the value, and a rounding. Zeros have scale 0, and so have numbers
-/// so small that their scale would not be a normal one. Among NaN or infinities the scale is NaN and all codes are 0.
+/// Writes `n` floats as codes -limit … limit and the scale that is returned: the greatest magnitude / limit; code = value / scale
+/// to the nearest, halves to even, so that scale * code is within half a scale of the value, and a rounding. Zeros have scale 0,
+/// and so have numbers so small that their scale would not be a normal one. Among NaN or infinities the scale is NaN and all
+/// codes are 0.
 template <class Code>
 float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noexcept {
     float most = 0;
