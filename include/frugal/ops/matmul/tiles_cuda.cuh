@@ -1,0 +1,94 @@
+#pragma once
+/// Products of weights in panels with many tokens by matrix units, both rounded to bfloat16: device::prefill::bf16_tiles.
+#include <cstddef>
+#include <cstdint>
+
+#include "frugal/device/cuda/portable.cuh"
+#include "frugal/device/cuda/products.hpp"
+#include "frugal/device/cuda/tensor_core.cuh"
+#include "frugal/ops/matmul/matvec_arguments.cuh"
+#include "frugal/ops/matmul/panel_reader.cuh"
+#include "frugal/quant/formats.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cuda {
+
+inline constexpr int bf16_warps = 4;    ///< panels of a block: one a warp
+inline constexpr int bf16_tokens = 64;  ///< tokens of a block
+
+/// y of 16 rows and 64 tokens a warp. Grid: [panels / bf16_warps, tokens / bf16_tokens], both rounded up. A row and a token are
+/// summed over the groups of columns in their order, whatever stands beside them.
+template <class Layout>
+__global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matvec_arguments a) {
+    namespace gpu = device::gpu;
+    using reader = panel_reader<Layout>;
+    constexpr int tiles = bf16_tokens / 8;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int panel_number = static_cast<int>(blockIdx.x) * bf16_warps + warp;
+    if (panel_number >= a.panels) return;  // whole warps leave; there is no block barrier below
+    // Where mma wants columns 2 * part, + 1, + 8, + 9 of 16, a lane takes columns 4 * part … + 3, of weights and activations
+    // alike: a sum does not mind.
+    const int across = lane / 4, part = lane % 4, first_token = static_cast<int>(blockIdx.y) * bf16_tokens;
+    const std::byte* __restrict__ const panel = a.weights + static_cast<std::size_t>(panel_number) * a.panel_bytes;
+
+    gpu::fragment_c sum[tiles];
+    FRUGAL_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) sum[n].x[i] = 0.0f;
+    }
+    for (int group = 0; group < a.groups; ++group) {
+        float upper[8], lower[8];
+        reader::row_weights(panel, group, across, part, upper);
+        reader::row_weights(panel, group, across + 8, part, lower);
+        gpu::fragment_a weights[2];  // of the low and the high 16 columns
+        FRUGAL_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 2; ++i) {
+                weights[half].x[2 * i] = gpu::pack_bf16(upper[4 * half + 2 * i], upper[4 * half + 2 * i + 1]);
+                weights[half].x[2 * i + 1] = gpu::pack_bf16(lower[4 * half + 2 * i], lower[4 * half + 2 * i + 1]);
+            }
+        }
+        FRUGAL_UNROLL
+        for (int n = 0; n < tiles; ++n) {
+            const std::size_t token = static_cast<std::size_t>(min(first_token + 8 * n + across, a.tokens - 1));
+            const float* const from =
+                a.values + (token * static_cast<std::size_t>(a.groups) + static_cast<std::size_t>(group)) * 32 + 4 * part;
+            FRUGAL_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                const float4 x = __ldg(reinterpret_cast<const float4*>(from + 16 * half));
+                gpu::multiply_add(sum[n], weights[half], gpu::fragment_b{{gpu::pack_bf16(x.x, x.y), gpu::pack_bf16(x.z, x.w)}});
+            }
+        }
+    }
+    FRUGAL_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const int t = first_token + 8 * n + 2 * part + i % 2, r = panel_number * 16 + across + i / 2 * 8;
+            if (t < a.tokens && r < a.rows)
+                a.y[static_cast<std::size_t>(t) * a.y_stride + static_cast<std::size_t>(r)] = sum[n].x[i];
+        }
+    }
+}
+
+}  // namespace ops::cuda
+
+namespace device::gpu {
+
+template <class Format>
+cudaError_t multiply_panel_tiles(const panel_product& product, cudaStream_t stream) {
+    const ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
+    constexpr int warps = ops::cuda::bf16_warps, tokens = ops::cuda::bf16_tokens;
+    return launch(
+        ops::cuda::multiply_panel_tiles<quant::panel_of<Format>>,
+        dim3(static_cast<unsigned>((a.panels + warps - 1) / warps), static_cast<unsigned>((a.tokens + tokens - 1) / tokens)),
+        dim3(32 * warps), 0, stream, a);
+}
+
+}  // namespace device::gpu
+
+FRUGAL_NAMESPACE_END
