@@ -198,19 +198,20 @@ void contests::conclude(const contest& what, const std::vector<lane>& lanes) {
 }
 
 void contests::print() const {
-    std::printf("%-18s %-8s %-24s %-9s %2s %12s %12s %-14s %8s %9s  %s\n", "operator", "format", "shape", "isa", "t", "ours us",
-                "ggml us", "by", "ratio", "of limit", "limit");
+    std::printf("%-24s %-8s %-24s %-9s %2s %12s %12s %8s %9s  %-16s  %s\n", "operator", "format", "shape", "isa", "t", "ours us",
+                "ggml us", "ratio", "of limit", "limit", "ggml's by");
     for (const standing& s : standings_) {
-        std::printf("%-18s %-8s %-24s %-9s %2zu %12.4g ", s.op.c_str(), s.format.c_str(), s.shape.c_str(), s.isa.c_str(),
+        std::printf("%-24s %-8s %-24s %-9s %2zu %12.4g ", s.op.c_str(), s.format.c_str(), s.shape.c_str(), s.isa.c_str(),
                     s.threads, s.ours * 1e6);
         if (s.theirs > 0)
-            std::printf("%12.4g %-14s %8.3g ", s.theirs * 1e6, s.peer.c_str(), s.ratio());
+            std::printf("%12.4g %8.3g ", s.theirs * 1e6, s.ratio());
         else
-            std::printf("%12s %-14s %8s ", "-", "-", "-");
+            std::printf("%12s %8s ", "-", "-");
         if (s.limit > 0)
-            std::printf("%8.1f%%  %s\n", 100 * s.fraction(), std::string(name_of(s.bound)).c_str());
+            std::printf("%8.1f%%  %-16s  ", 100 * s.fraction(), std::string(name_of(s.bound)).c_str());
         else
-            std::printf("%9s\n", "-");
+            std::printf("%9s  %-16s  ", "-", "-");
+        std::printf("%s\n", s.theirs > 0 ? s.peer.c_str() : "-");
     }
     for (const std::string& note : notes_) std::printf("left out, its result is wrong: %s\n", note.c_str());
 }
