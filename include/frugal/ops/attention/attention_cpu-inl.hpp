@@ -110,6 +110,7 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
     constexpr std::size_t width = simd::width<Isa>;
     const std::size_t whole = (dim + width - 1) / width * width;
     const auto features = [&](auto registers, std::size_t d) __attribute__((always_inline)) {
+        constexpr bool fetch = Fetch && registers == 2;
         for_each_query_tile(
             queries, [&](auto tile, std::size_t first) __attribute__((always_inline)) {
                 std::size_t least = weights.seen[first], most = least;
@@ -118,8 +119,8 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
                     most = weights.seen[first + i] > most ? weights.seen[first + i] : most;
                 }
                 float* const to = out + first * out_stride + d;
-                if (Fetch && first == 0)
-                    accumulate_tile<Isa, tile, registers, Fetch>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
+                if (fetch && first == 0)
+                    accumulate_tile<Isa, tile, registers, fetch>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
                                                                  ahead, d);
                 else
                     accumulate_tile<Isa, tile, registers, false>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
@@ -153,10 +154,11 @@ FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::s
     // Keys that a query does not see are scored with its neighbours, and dropped.
     constexpr std::size_t together = 4;
     const auto score = [&](auto count, std::size_t j) __attribute__((always_inline)) {
+        constexpr bool fetch = Fetch && count == together;
         for_each_query_tile(
             queries, [&](auto tile_queries, std::size_t i) __attribute__((always_inline)) {
-                if (Fetch && i == 0)
-                    score_tile<Isa, tile_queries, count, Fetch>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
+                if (fetch && i == 0)
+                    score_tile<Isa, tile_queries, count, fetch>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
                 else
                     score_tile<Isa, tile_queries, count, false>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
             });
