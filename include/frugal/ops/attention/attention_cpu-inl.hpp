@@ -103,14 +103,13 @@ struct step_rows {
 };
 
 /// The weighted sums of values of a block of queries: its tiles one after the other over the same features.
-template <class Isa, bool Fetch, class Scalar, class Element>
+template <class Isa, class Scalar, class Element>
 FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const step_scores& weights, std::size_t queries,
-                                     const Scalar* v, std::size_t v_stride, std::size_t dim,
+                                     const Scalar* v, std::size_t v_stride, std::size_t dim, const rows_ahead<Element>& here,
                                      const rows_ahead<Element>& ahead) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     const std::size_t whole = (dim + width - 1) / width * width;
     const auto features = [&](auto registers, std::size_t d) __attribute__((always_inline)) {
-        constexpr bool fetch = Fetch && registers == 2;
         for_each_query_tile(
             queries, [&](auto tile, std::size_t first) __attribute__((always_inline)) {
                 std::size_t least = weights.seen[first], most = least;
@@ -119,16 +118,12 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
                     most = weights.seen[first + i] > most ? weights.seen[first + i] : most;
                 }
                 float* const to = out + first * out_stride + d;
-                if (fetch && first == 0)
-                    accumulate_tile<Isa, tile, registers, fetch>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
-                                                                 ahead, d);
-                else
-                    accumulate_tile<Isa, tile, registers, false>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
-                                                                 ahead, 0);
+                accumulate_tile<Isa, tile, registers>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
+                                                      first == 0 ? ahead : here, d);
                 if (least != most)
                     for (std::size_t i = 0; i < tile; ++i)
-                        accumulate_tile<Isa, 1, registers, false>(to + i * out_stride, out_stride, &weights.of[first + i], v + d,
-                                                                  v_stride, least, weights.seen[first + i], ahead, 0);
+                        accumulate_tile<Isa, 1, registers>(to + i * out_stride, out_stride, &weights.of[first + i], v + d,
+                                                           v_stride, least, weights.seen[first + i], here, d);
             });
     };
     std::size_t d = 0;
@@ -137,9 +132,10 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
 }
 
 /// One step of keys for queries first … first + queries - 1 of the tile, which are packed into q.
-template <class Isa, bool Fetch, class Scalar, class Key, class Value>
+template <class Isa, class Scalar, class Key, class Value>
 FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t queries,
                                       std::size_t begin, std::size_t keys, const float* q, const Key* const* k, const Value* v,
+                                      const rows_ahead<typename stored_features<Scalar>::element>& here,
                                       const rows_ahead<typename stored_features<Scalar>::element>& ahead,
                                       float* partial) noexcept {
     const std::size_t dim = tile.head_dim, stride = attention_stride<float>(dim);
@@ -154,20 +150,16 @@ FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::s
     // Keys that a query does not see are scored with its neighbours, and dropped.
     constexpr std::size_t together = 4;
     const auto score = [&](auto count, std::size_t j) __attribute__((always_inline)) {
-        constexpr bool fetch = Fetch && count == together;
         for_each_query_tile(
             queries, [&](auto tile_queries, std::size_t i) __attribute__((always_inline)) {
-                if (fetch && i == 0)
-                    score_tile<Isa, tile_queries, count, fetch>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
-                else
-                    score_tile<Isa, tile_queries, count, false>(q + i * stride, stride, k + j, dim, &scores.of[i], j, ahead);
+                score_tile<Isa, tile_queries, count>(q + i * stride, stride, k + j, dim, &scores.of[i], j, i == 0 ? ahead : here);
             });
     };
     std::size_t j = 0;
     for (; j + together <= most; j += together) score(std::integral_constant<std::size_t, together>{}, j);
     for (; j < most; ++j) score(std::integral_constant<std::size_t, 1>{}, j);
     softmax_step<Isa>(scores, queries, tile.scale, partial, dim);
-    accumulate<Isa, Fetch>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, ahead);
+    accumulate<Isa>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, here, ahead);
 }
 
 /// 1 / (1 + exp(-x)) of every lane, without overflow.
@@ -224,7 +216,6 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
         const rows& here = steps[now];
         rows& next = steps[now ^ 1];
         find(s + attention_step, s + attention_step < end ? end : ahead, next);
-        const bool fetch = next.count == attention_step;
         // All heads of a row one after the other, since memory is read in longer pieces than one of them.
         for (std::size_t head = 0; head < tile.kv_heads; ++head) {
             const std::size_t offset = head * stored::elements(dim);
@@ -244,12 +235,11 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
             for (std::size_t first = 0; first < queries; first += block) {
                 const std::size_t count = queries - first < block ? queries - first : block;
                 const std::size_t at = (head * queries + first) * stride;
-                if (first == 0 && fetch)
-                    detail::attend_step<Isa, true>(tile, first, count, s, here.count, q + at, k, values,
-                                                   detail::rows_ahead<element>{next.keys, next.values, offset}, partial + at);
-                else
-                    detail::attend_step<Isa, false>(tile, first, count, s, here.count, q + at, k, values,
-                                                    detail::rows_ahead<element>{}, partial + at);
+                const bool fetch = first == 0 && next.count == attention_step;
+                const detail::rows_ahead<element> at_hand{here.keys, here.values, offset};
+                const detail::rows_ahead<element> to_come{next.keys, next.values, offset};
+                detail::attend_step<Isa>(tile, first, count, s, here.count, q + at, k, values, at_hand, fetch ? to_come : at_hand,
+                                         partial + at);
             }
         }
     }

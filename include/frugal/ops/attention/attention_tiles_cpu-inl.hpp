@@ -28,7 +28,7 @@ FRUGAL_ALWAYS_INLINE void for_each_query_tile(std::size_t queries, Body&& body) 
 }
 
 /// Rows of the step after this one, on their way from memory while this one is computed: evenly, a line at a time, or there would
-/// be more under way than the processor can keep.
+/// be more under way than the processor can keep. Where nothing is to come they are rows at hand, which costs nothing.
 template <class Element>
 struct rows_ahead {
     const Element* const* keys = nullptr;
@@ -42,9 +42,8 @@ struct rows_ahead {
 };
 
 /// Queries x keys dot products, unscaled, into scores[query][at + key]. One running register a product, and the lanes of each
-/// are added alike: the same bits in every tile shape. q: [Queries] rows of whole registers. Fetch: keys at … at + Keys - 1 to
-/// come as well.
-template <class Isa, std::size_t Queries, std::size_t Keys, bool Fetch, class Scalar, class Element>
+/// are added alike: the same bits in every tile shape. q: [Queries] rows of whole registers.
+template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar, class Element>
 FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const Scalar* const* k, std::size_t dim,
                                      float (*scores)[attention_step], std::size_t at, const rows_ahead<Element>& ahead) noexcept {
     // Two keys at a time fill the registers; the sums of all are added up together, which wastes no lanes.
@@ -68,7 +67,7 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
         for (; d + width <= dim; d += width) {
             const Scalar* from[pass];
             unrolled<pass>([&](auto j) __attribute__((always_inline)) {
-                if constexpr (Fetch) ahead.fetch(ahead.keys, at + first + j, d);
+                ahead.fetch(ahead.keys, at + first + j, d);
                 from[j] = k[first + j] + d;
             });
             add(from, d);
@@ -102,9 +101,9 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
     });
 }
 
-/// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once. Fetch: the
-/// line of `feature` of the values to come as well.
-template <class Isa, std::size_t Queries, std::size_t D, bool Fetch, class Scalar, class Element>
+/// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once, from
+/// `feature` on.
+template <class Isa, std::size_t Queries, std::size_t D, class Scalar, class Element>
 FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float (*weights)[attention_step],
                                           const Scalar* v, std::size_t v_stride, std::size_t from, std::size_t to,
                                           const rows_ahead<Element>& ahead, std::size_t feature) noexcept {
@@ -116,7 +115,7 @@ FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, co
     });
     v += from * v_stride;
     for (std::size_t j = from; j < to; ++j, v += v_stride) {
-        if constexpr (Fetch) ahead.fetch(ahead.values, j, feature);
+        ahead.fetch(ahead.values, j, feature);
         simd::vec<Isa> vs[D];
         unrolled<D>([&](auto d) __attribute__((always_inline)) { vs[d] = simd::load<Isa>(v + d * width); });
         unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
