@@ -13,6 +13,7 @@
 #include "frugal/ops/elementwise/elementwise_cuda.cuh"
 #include "frugal/ops/matmul/image_matmul.hpp"
 #include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/ops/matmul/tiles_cuda.cuh"
 #include "frugal/ops/norm/norm_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.cuh"
 #include "weights.hpp"
@@ -116,6 +117,37 @@ TEST_CASE("products of an image: those of the decoded weights, the same bits for
     };
     run(frugal::type_tag<device::f32_activations>{}, 1e-5);
     run(frugal::type_tag<device::q8_activations>{}, 3e-2);
+}
+
+TEST_CASE("prefill by matrix units is a policy of the device: batches of more than 16 tokens are rounded, others exact") {
+    const machine guard;
+    const stacked w;
+    auto exact = gpu::open(0).value();
+    auto rounding = device::cuda<device::sm_90, device::cpu<frugal::isa::baseline>, device::f32_activations, formats,
+                                 device::prefill::bf16_tiles>::open(0)
+                        .value();
+    const auto image = exact.pack(w.parts).value();
+    const auto rounded_image = rounding.pack(w.parts).value();
+    workspace scratch;
+    for (const std::size_t tokens : {std::size_t{16}, std::size_t{17}}) {
+        const auto x = test::random_floats(tokens * w.cols, 3);
+        results want(tokens), got(tokens);
+        REQUIRE(exact.multiply(scratch, image, {x.data(), tokens, w.cols}, want.views));
+        REQUIRE(rounding.multiply(scratch, rounded_image, {x.data(), tokens, w.cols}, got.views));
+        CHECK((got.first == want.first) == (tokens == 16));
+        CHECK((got.second == want.second) == (tokens == 16));
+        for (std::size_t part = 0; part < 2; ++part) {
+            const auto decoded = quant::dequantize<formats>(w.parts[part]).value();
+            for (std::size_t t = 0; t < tokens; ++t)
+                for (std::size_t r = 0; r < w.parts[part].rows; ++r) {
+                    double size = 0;
+                    for (std::size_t c = 0; c < w.cols; ++c)
+                        size += std::abs(static_cast<double>(decoded[r * w.cols + c]) * static_cast<double>(x[t * w.cols + c]));
+                    CHECK(std::abs(static_cast<double>(got.views[part](t, r)) - static_cast<double>(want.views[part](t, r))) <=
+                          0x1.01p-8 * size);
+                }
+        }
+    }
 }
 
 TEST_CASE("packing refuses what it cannot multiply, and leaks nothing") {

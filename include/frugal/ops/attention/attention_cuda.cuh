@@ -288,7 +288,6 @@ template <class Scalar>
         return device::gpu::launch(kernel, grid, dim3(32 * split_warps), 0, stream, a, rows);
     };
     const auto start_heads = [&]<int Features, bool Whole>() {
-        if (group == 1) return start(attend_spans<Scalar, 1, Features, Whole>, 1);
         if (group <= 4) return start(attend_spans<Scalar, 4, Features, Whole>, 4);
         return start(attend_spans<Scalar, 8, Features, Whole>, 8);
     };
