@@ -1,6 +1,7 @@
 #pragma once
-/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh and tiles_cuda.cuh: include these
-/// under nvcc, or link frugal::cuda_kernels, where they are instantiated for every format of the library.
+/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh and tiles_cuda.cuh, for nvcc: link
+/// frugal::cuda_kernels, where they are instantiated for every format of the library, or a unit of your own made like those of
+/// kernels/cuda.
 #include <cstddef>
 #include <cstdint>
 
