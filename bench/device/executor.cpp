@@ -84,7 +84,7 @@ fg::status check(fg::device::executor_ref pool) {
     return {};
 }
 
-fg::status run(const char*) {
+fg::status run(json&) {
     const char* asked = std::getenv("FRUGAL_BENCH_THREADS");
     const std::size_t threads = std::max(2L, asked == nullptr ? 2L : std::strtol(asked, nullptr, 10));
     fg::device::fork_join_executor ours(threads, fg::device::thread_limit::insist);
