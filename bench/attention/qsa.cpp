@@ -240,11 +240,11 @@ fg::status run(const peer::ggml* library, json& out) {
         if (library != nullptr) {
             FRUGAL_TRY_ASSIGN(theirs, peer::qsa_layer::make(*library, data, k131, 1));
         }
-        const auto with_keys = [&]<class Scalar>(fg::type_tag<Scalar>, std::vector<timed>& out) -> fg::status {
+        const auto with_keys = [&]<class Scalar>(fg::type_tag<Scalar>, std::vector<timed>& to) -> fg::status {
             layer<Isa, Scalar> ours(data, k131 + 1);
             FRUGAL_TRY(ours.grow(k131));
             FRUGAL_TRY_ASSIGN(auto one, time_both(ours, theirs.get(), k131, 1, 9, 8));
-            out.push_back(one);
+            to.push_back(one);
             return {};
         };
         FRUGAL_TRY(with_keys(fg::type_tag<float>{}, f32_keys));
