@@ -22,7 +22,8 @@ public:
         auto& bytes = kept_[name];
         if (bytes.empty()) {
             const std::size_t cols = static_cast<std::size_t>(found->shape.back());
-            const std::size_t rows = found->bytes.size() / (2 * cols), row_bytes = cols / quant::q8_0::block_size * quant::q8_0::block_bytes;
+            const std::size_t rows = found->bytes.size() / (2 * cols),
+                              row_bytes = cols / quant::q8_0::block_size * quant::q8_0::block_bytes;
             bytes.resize(rows * row_bytes);
             std::vector<float> row(cols);
             for (std::size_t r = 0; r < rows; ++r) {
@@ -75,7 +76,8 @@ void check_q8_0(const std::string& name) {
 }  // namespace
 
 TEST_CASE("perplexity: tiny-qwen35 BF16") {
-    check_file<model::qwen35>("tiny-qwen35", "BF16", data("tiny-qwen35/tiny-qwen35-BF16.gguf"), transformers("tiny-qwen35"), 0.001);
+    check_file<model::qwen35>("tiny-qwen35", "BF16", data("tiny-qwen35/tiny-qwen35-BF16.gguf"), transformers("tiny-qwen35"),
+                              0.001);
 }
 TEST_CASE("perplexity: tiny-qwen35 Q8_0") { check_q8_0<model::qwen35>("tiny-qwen35"); }
 TEST_CASE("perplexity: tiny-qwen35 Q4_K_M") {

@@ -100,8 +100,8 @@ void check_close(std::span<const T> got, std::span<const T> want, tolerance tol,
         CHECK(bad == 0);
         return;
     }
-    CHECK_MESSAGE(bad == 0, what, ": ", bad, " of ", got.size(), " elements off; worst at ", where, ": got ", got[where], ", want ",
-                  want[where], ", atol ", tol.atol, ", rtol ", tol.rtol);
+    CHECK_MESSAGE(bad == 0, what, ": ", bad, " of ", got.size(), " elements off; worst at ", where, ": got ", got[where],
+                  ", want ", want[where], ", atol ", tol.atol, ", rtol ", tol.rtol);
 }
 
 inline void check_close(const std::vector<float>& got, const std::vector<float>& want, tolerance tol, const std::string& what) {

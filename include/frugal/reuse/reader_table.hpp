@@ -120,7 +120,7 @@ struct reader_table {
 };
 
 template <auto... Buffer, class... Reader>
-    requires(detail::is_reader<Reader> && ...)
+    requires(detail::is_reader<Reader>&&...)
 struct reader_table<buffers<Buffer...>, Reader...> {
     using declared = buffers<Buffer...>;
     static_assert(((declared::template count<Buffer> == 1) && ...), "frugal: a reader table declares a buffer twice");

@@ -32,8 +32,7 @@ void run_panels(Device& dev, std::size_t count, std::size_t panels, std::size_t 
         std::size_t before = 0;  // panels of the products already passed
         for (std::size_t i = 0; i < count && before < end; ++i) {
             const std::size_t own = panels_of(i);
-            if (before + own > begin)
-                f(i, begin > before ? begin - before : 0, end - before < own ? end - before : own, task);
+            if (before + own > begin) f(i, begin > before ? begin - before : 0, end - before < own ? end - before : own, task);
             before += own;
         }
     });

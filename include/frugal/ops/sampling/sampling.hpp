@@ -85,7 +85,8 @@ public:
             return std::exp((static_cast<double>(logits[id]) - greatest) / temperature);
         };
 
-        // Mostly the draw needs only a few of the most probable tokens: as many are picked in one pass, more where it asks for more.
+        // Mostly the draw needs only a few of the most probable tokens: as many are picked in one pass, more where it asks for
+        // more.
         ranked_.clear();
         const auto ranked = [&](std::size_t rank) -> const candidate& {
             if (ranked_.size() <= rank) {
