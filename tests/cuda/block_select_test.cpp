@@ -122,7 +122,8 @@ TEST_CASE("C28 fewer candidates than places: all of them") {
 
 TEST_CASE("scores equal a sum in double and the choice follows them, for every precision, width and number of heads") {
     test::for_each_key_scalar([]<class Scalar>(fg::type_tag<Scalar>) {
-        for (const auto& [heads, dim] : {std::pair<std::size_t, std::size_t>{1, 32}, {4, 128}, {9, 45}, {16, 130}}) {
+        for (const auto& shape : {std::pair<std::size_t, std::size_t>{1, 32}, {4, 128}, {9, 45}, {16, 130}}) {
+            const std::size_t heads = shape.first, dim = shape.second;
             CAPTURE(heads);
             constexpr std::size_t blocks = 61, top = 9;
             const device_keys<Scalar> keys(normals(blocks * dim, static_cast<unsigned>(dim)), dim);

@@ -153,8 +153,9 @@ TEST_CASE("rotation equals the reference") {
             const gpu::rope_frequencies on_device{frequencies.data(), which.data(), static_cast<int>(pairs)};
             started(gpu::rope_angles(on_device, at.data(), n, angles.data(), nullptr));
             test::check_close(angles.to_host(), want, file.tol("cos"), name + " angles");
-            for (const auto& [input, output, heads] :
+            for (const auto& [input, output, count] :
                  {std::tuple("q", "q_rot", std::size_t{4}), std::tuple("k", "k_rot", std::size_t{2})}) {
+                const std::size_t heads = count;
                 const std::size_t head_dim = file.shape(input)[3], gap = 5;
                 const auto by_token = [&](const std::vector<float>& x) {  // [1, heads, n, head_dim], a gap after each head
                     std::vector<float> out(n * heads * (head_dim + gap), 1e4f);
@@ -234,7 +235,8 @@ TEST_CASE("elementwise operators and streams equal their formulas for any width"
 }
 
 TEST_CASE("the convolution equals the reference's sum, in any split of the tokens, and keeps its history") {
-    for (const auto& [kernel, dilation] : {std::pair<std::size_t, std::size_t>{4, 1}, {1, 1}, {3, 3}, {6, 2}}) {
+    for (const auto& shape : {std::pair<std::size_t, std::size_t>{4, 1}, {1, 1}, {3, 3}, {6, 2}}) {
+        const std::size_t kernel = shape.first, dilation = shape.second;
         constexpr std::size_t tokens = 23, channels = 150;
         const std::size_t history = (kernel - 1) * dilation;
         CAPTURE(kernel);
