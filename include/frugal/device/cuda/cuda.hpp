@@ -15,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
@@ -25,6 +23,7 @@
 #include "frugal/device/cuda/memory.hpp"
 #include "frugal/device/cuda/prefill.hpp"
 #include "frugal/device/cuda/products.hpp"
+#include "frugal/device/cuda/runtime.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/formats.hpp"
 #include "frugal/quant/panels.hpp"

@@ -2,12 +2,8 @@
 /// Errors of the CUDA runtime as errors of this library: CUDA's name for it, and what to do.
 #include <string_view>
 
-#if !__has_include(<cuda_runtime_api.h>)
-#error "frugal: device/cuda needs the headers of the CUDA toolkit; install it and link frugal::cuda"
-#endif
-#include <cuda_runtime_api.h>
-
 #include "frugal/core/error.hpp"
+#include "frugal/device/cuda/runtime.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -6,10 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include <cuda_runtime_api.h>
-
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/errors.hpp"
+#include "frugal/device/cuda/runtime.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

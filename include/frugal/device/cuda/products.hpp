@@ -5,10 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <cuda_runtime_api.h>
-
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/activations.hpp"
+#include "frugal/device/cuda/runtime.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
