@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "frugal/device/cpu/simd.hpp"
-#include "frugal/ops/attention/attention_cpu.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -43,9 +42,9 @@ struct rows_ahead {
 
 /// Queries x keys dot products, unscaled, into scores[query][at + key]. One running register a product, and the lanes of each
 /// are added alike: the same bits in every tile shape. q: [Queries] rows of whole registers.
-template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar, class Element>
+template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar, class Element, std::size_t Step>
 FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const Scalar* const* k, std::size_t dim,
-                                     float (*scores)[attention_step], std::size_t at, const rows_ahead<Element>& ahead) noexcept {
+                                     float (*scores)[Step], std::size_t at, const rows_ahead<Element>& ahead) noexcept {
     // Two keys at a time fill the registers; the sums of all are added up together, which wastes no lanes.
     constexpr std::size_t width = simd::width<Isa>, pass = Keys % 2 == 0 && Queries > 1 ? 2 : Keys, all = Queries * Keys;
     constexpr std::size_t rounds = (all + width - 1) / width;
@@ -103,9 +102,9 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
 
 /// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once, from
 /// `feature` on.
-template <class Isa, std::size_t Queries, std::size_t D, class Scalar, class Element>
-FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float (*weights)[attention_step],
-                                          const Scalar* v, std::size_t v_stride, std::size_t from, std::size_t to,
+template <class Isa, std::size_t Queries, std::size_t D, class Scalar, class Element, std::size_t Step>
+FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float (*weights)[Step], const Scalar* v,
+                                          std::size_t v_stride, std::size_t from, std::size_t to,
                                           const rows_ahead<Element>& ahead, std::size_t feature) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     using simd::detail::unrolled;
