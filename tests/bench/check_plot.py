@@ -150,29 +150,6 @@ def main():
         assert plot_model.lines(points, "decode") == {("small, 4 layers", "ours"): [(2, 3.0)]}
 
         assert run(source, target, "--filter", "embedding").returncode == 0
-        # Whole models: a drawing for each curve that has points, and no other.
-        model = os.path.join(folder, "model.json")
-        point = {"model": "small", "layers": 4}
-        places = {"context": (0, 8192), "batch": (1, 16), "threads": ()}
-        with open(model, "w", encoding="utf-8") as file:
-            json.dump({"model": {curve: [{**point, "phase": phase, "at": at, "ours": 20.0 + at, "llamacpp": theirs}
-                                         for at in ats for phase, theirs in (("decode", 10.0), ("prefill", 0))]
-                                 for curve, ats in places.items()}}, file)
-        done = run(model, target)
-        assert done.stdout.splitlines() == [f"drawn: {os.path.join(folder, name)}" for name in ("out_context.svg", "out_batch.svg")]
-        assert not os.path.exists(os.path.join(folder, "out_threads.svg"))
-        with open(os.path.join(folder, "out_context.svg"), encoding="utf-8") as file:
-            drawing = file.read()
-        for wanted in ("decode, tokens a second", "prefill, tokens a second", "frugal, small, 4 layers",
-                       "llama.cpp, small, 4 layers", ">0<", ">8k<"):
-            assert wanted in drawing, wanted
-        with open(os.path.join(folder, "out_batch.svg"), encoding="utf-8") as file:
-            drawing = file.read()
-        assert "prefill" not in drawing and ">16<" in drawing and "sequences decoded at once" in drawing
-        import plot_model
-        points = [{**point, "phase": "decode", "at": 2, "ours": 3.0, "llamacpp": 0}]
-        assert plot_model.lines(points, "decode") == {("small, 4 layers", "ours"): [(2, 3.0)]}
-
         with open(target, encoding="utf-8") as file:
             assert "q4_k" not in file.read()
         broken = os.path.join(folder, "broken.json")

@@ -98,16 +98,7 @@ TEST_CASE("C26 the choice equals a sort by the rule: ties, zeros of either sign,
     CHECK(chosen_of({1, infinity, 3e38f, -infinity}, 2) == indices{1, 2});
     std::mt19937 generator(7);
     for (int round = 0; round < 40; ++round) {
-        std::vector<float> scores(1 + generator() % 700);
-        const auto kinds = 1 + generator() % 9;  // few distinct values make many ties
-        for (float& score : scores) {
-            const auto kind = generator() % kinds;
-            score = kind == 8   ? quiet_nan
-                    : kind == 7 ? -0.0f
-                    : kind == 6 ? -2.5f
-                    : kind == 5 ? std::ldexp(1.0f + static_cast<float>(generator() % 3), -140)
-                                : static_cast<float>(kind) / 3.0f;
-        }
+        const std::vector<float> scores = test::random_scores(generator, 700);
         const std::size_t top = generator() % (scores.size() + 3);
         simt::for_each_schedule([&] { CHECK(chosen_of(scores, top) == test::by_rule(scores, top)); }, 1);
     }

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
+#include <random>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -29,6 +31,21 @@ inline indices by_rule(const std::vector<float>& scores, std::size_t top) {
     order.resize(std::min(top, order.size()));
     std::sort(order.begin(), order.end());
     return order;
+}
+
+/// 1 … most scores of few distinct values, so that many are equal: zeros of either sign, denormals and NaN among them.
+inline std::vector<float> random_scores(std::mt19937& generator, std::size_t most) {
+    std::vector<float> scores(1 + generator() % most);
+    const auto kinds = 1 + generator() % 9;
+    for (float& score : scores) {
+        const auto kind = generator() % kinds;
+        score = kind == 8   ? std::numeric_limits<float>::quiet_NaN()
+                : kind == 7 ? -0.0f
+                : kind == 6 ? -2.5f
+                : kind == 5 ? std::ldexp(1.0f + static_cast<float>(generator() % 3), -140)
+                            : static_cast<float>(kind) / 3.0f;
+    }
+    return scores;
 }
 
 /// Keys stored as `Scalar`, in chunks of 8.

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "frugal/ops/norm/norm.hpp"
+#include "gated_delta_rule_support.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
 #include "threads.hpp"
@@ -21,93 +21,24 @@ namespace pairing = ops::head_pairing;
 namespace scan = ops::scan;
 using fg::matrix_view;
 using ops::delta_rule_dims;
+using test::answer;
+using test::from_golden;
+using test::normalise;
+using test::problem;
+using test::random_problem;
+using test::reference;
+using test::same_bits;
 
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
-/// One sequence's inputs; q and k of unit length already.
-struct problem {
-    delta_rule_dims dims;
-    std::size_t tokens = 0;
-    std::vector<float> q, k, v, g, beta, state;
-};
-
-struct answer {
-    std::vector<float> out, state;
-};
-
-void normalise(std::vector<float>& heads, std::size_t dim) {
-    fg::device::cpu<fg::isa::baseline> dev;
-    const matrix_view<float> rows(heads.data(), heads.size() / dim, dim);
-    REQUIRE(ops::l2_norm(dev, rows, 1e-6f, rows));
-}
-
 /// Inputs in the ranges seen in trained models: g in [-316, 0), v in [-0.28, 24.8], beta in (0, 1), q and k of unit length.
 problem realistic(delta_rule_dims dims, std::size_t tokens, unsigned seed) {
-    std::mt19937 generator(seed);
-    std::normal_distribution<float> normal;
-    std::uniform_real_distribution<float> uniform;
-    problem p{dims, tokens, {}, {}, {}, {}, {}, {}};
-    p.q.resize(tokens * dims.key_heads * dims.key_dim);
-    p.k.resize(p.q.size());
-    for (float& value : p.q) value = normal(generator);
-    for (float& value : p.k) value = normal(generator);
-    normalise(p.q, dims.key_dim);
-    normalise(p.k, dims.key_dim);
-    p.v.resize(tokens * dims.value_heads * dims.value_dim);
-    for (float& value : p.v) value = uniform(generator) < 0.7f ? -0.28f + 0.6f * uniform(generator) : 24.8f * uniform(generator);
-    p.g.resize(tokens * dims.value_heads);
-    p.beta.resize(p.g.size());
-    for (float& value : p.g) value = -std::exp(std::log(1e-4f) + uniform(generator) * (std::log(316.0f) - std::log(1e-4f)));
-    for (float& value : p.beta) value = 1.0f / (1.0f + std::exp(-2.0f * normal(generator)));
-    p.state.resize(dims.state_size());
-    for (float& value : p.state) value = 0.5f * normal(generator);
-    return p;
-}
-
-problem from_golden(const test::golden& file, std::size_t row) {
-    const auto q = file.shape("q"), v = file.shape("v");
-    problem p{{q[2], v[2], q[3], v[3]}, q[1], {}, {}, {}, {}, {}, {}};
-    const auto take = [&](const char* name) {
-        const auto all = file.f32(name);
-        const std::size_t n = all.size() / q[0];
-        return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n),
-                                  all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
-    };
-    p.q = take("q"), p.k = take("k"), p.v = take("v"), p.g = take("g"), p.beta = take("beta");
-    p.state = file.has("state0") ? take("state0") : std::vector<float>(p.dims.state_size());
-    normalise(p.q, p.dims.key_dim);
-    normalise(p.k, p.dims.key_dim);
-    return p;
-}
-
-/// The token loop in double.
-template <class Pairing = pairing::grouped>
-answer reference(const problem& p) {
-    const auto [key_heads, value_heads, key_dim, value_dim] = p.dims;
-    std::vector<double> s(p.state.begin(), p.state.end());
-    answer a{std::vector<float>(p.v.size()), std::vector<float>(s.size())};
-    for (std::size_t t = 0; t < p.tokens; ++t)
-        for (std::size_t h = 0; h < value_heads; ++h) {
-            const std::size_t i = Pairing::key_head(h, key_heads, value_heads);
-            const float *q = &p.q[(t * key_heads + i) * key_dim], *k = &p.k[(t * key_heads + i) * key_dim];
-            const double decay = std::exp(double(p.g[t * value_heads + h]));
-            double* head = &s[h * key_dim * value_dim];
-            for (std::size_t c = 0; c < value_dim; ++c) {
-                double predicted = 0, read = 0;
-                for (std::size_t d = 0; d < key_dim; ++d) predicted += (head[d * value_dim + c] *= decay) * k[d];
-                const double delta = (p.v[(t * value_heads + h) * value_dim + c] - predicted) * p.beta[t * value_heads + h];
-                for (std::size_t d = 0; d < key_dim; ++d) read += (head[d * value_dim + c] += k[d] * delta) * q[d];
-                a.out[(t * value_heads + h) * value_dim + c] = static_cast<float>(read / std::sqrt(double(key_dim)));
-            }
-        }
-    std::copy(s.begin(), s.end(), a.state.begin());
-    return a;
+    return random_problem(
+        dims, tokens, seed,
+        [](auto& random) { return random.uniform() < 0.7f ? -0.28f + 0.6f * random.uniform() : 24.8f * random.uniform(); },
+        [](auto& random) { return 1.0f / (1.0f + std::exp(-2.0f * random.normal())); });
 }
 
 /// Runs the rule in calls of the given lengths (the rest in one).
