@@ -72,6 +72,7 @@
 #include "frugal/device/cpu/fork_join_executor.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/cpu/topology.hpp"
+#include "frugal/device/host_side.hpp"
 
 // 2 quant: formats and codecs
 #include "frugal/quant/codec.hpp"

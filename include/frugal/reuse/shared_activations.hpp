@@ -51,7 +51,6 @@ struct product_input {
     product_input(matrix_view<float> activations) noexcept : x(activations) {}        // NOLINT: likewise
 
     [[nodiscard]] std::size_t rows() const noexcept { return ready ? ready->rows : x.rows(); }
-    [[nodiscard]] std::size_t cols() const noexcept { return ready ? ready->cols : x.cols(); }
     /// Rows first … first + count - 1.
     [[nodiscard]] product_input rows_range(std::size_t first, std::size_t count) const noexcept {
         product_input out = *this;

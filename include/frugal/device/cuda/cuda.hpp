@@ -24,6 +24,7 @@
 #include "frugal/device/cuda/prefill.hpp"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/runtime.hpp"
+#include "frugal/device/host_side.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/formats.hpp"
 #include "frugal/quant/panels.hpp"
@@ -62,12 +63,12 @@ private:
 /// `generation()` has changed, and nothing but `reopen()` helps.
 template <cuda_arch Arch = sm_90, cpu_target Host = cpu<>, activation_policy Activations = default_activations,
           quant::format_list Formats = quant::all, prefill_policy Prefill = prefill::exact>
-class cuda {
+class cuda : public host_side<Host> {
 public:
     using arch = Arch;
-    using isa = typename Host::isa;
     using activations = Activations;
-    using counters_type = std::remove_cvref_t<decltype(std::declval<Host&>().counters())>;
+    using host_side<Host>::counters;
+    using host_side<Host>::run;
     using image = cuda_image;
     using source = quant::weight_view;
     using image_formats = Formats;
@@ -115,17 +116,6 @@ public:
         return {};
     }
 
-    // The host CPU.
-    [[nodiscard]] Host& host() noexcept { return *host_; }
-    [[nodiscard]] counters_type& counters() noexcept { return host_->counters(); }
-    [[nodiscard]] const counters_type& counters() const noexcept { return std::as_const(*host_).counters(); }
-    [[nodiscard]] std::size_t concurrency() const { return host_->concurrency(); }
-    void run(std::size_t n, task_ref f) const { host_->run(n, f); }
-    template <class F>
-    void run_ranges(std::size_t n, std::size_t grain, F&& f) const {
-        host_->run_ranges(n, grain, std::forward<F>(f));
-    }
-
     /// A process-wide number: no two devices, and no two openings of one, ever have the same.
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
     /// Whether the device is gone: only reopen() helps.
@@ -167,7 +157,7 @@ private:
     /// Tokens that go to the device at once: bounds the memory of activations.
     static constexpr std::size_t most_tokens = 512;
 
-    cuda(int index, std::unique_ptr<Host> host) : index_(index), host_(std::move(host)) {}
+    cuda(int index, std::unique_ptr<Host> host) : host_side<Host>(std::move(host)), index_(index) {}
 
     void close() noexcept {
         device_room_ = {};
@@ -290,7 +280,6 @@ private:
     }
 
     int index_;
-    std::unique_ptr<Host> host_;
     gpu::context_ref context_, lost_;
     std::unique_ptr<gpu::stream> queue_;
     gpu::device_memory device_room_;

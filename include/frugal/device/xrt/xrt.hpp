@@ -16,6 +16,7 @@
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/host_side.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/device/xrt/options.hpp"
 #include "frugal/device/xrt/session.hpp"
@@ -36,10 +37,11 @@ namespace device {
 /// Errors of the device: `device_failed` leaves it usable; after `device_lost` every image is gone, `generation()` has changed,
 /// and nothing but `reopen()` helps.
 template <cpu_target Host = cpu<>, quant::tile_format TileFormat = quant::q4nx<>>
-class xrt {
+class xrt : public host_side<Host> {
 public:
-    using isa = typename Host::isa;
-    using counters_type = std::remove_cvref_t<decltype(std::declval<Host&>().counters())>;
+    using host_side<Host>::concurrency;
+    using host_side<Host>::counters;
+    using host_side<Host>::run;
     using tile_format = TileFormat;
     using image = xrt_image;
     using source = matrix_view<const float>;
@@ -62,17 +64,6 @@ public:
         generation_ = next_generation();
         FRUGAL_TRY_ASSIGN(session_, detail::xrt_session::open(index_, options_, tile_name(), generation_));
         return {};
-    }
-
-    // The host CPU.
-    [[nodiscard]] Host& host() noexcept { return *host_; }
-    [[nodiscard]] counters_type& counters() noexcept { return host_->counters(); }
-    [[nodiscard]] const counters_type& counters() const noexcept { return std::as_const(*host_).counters(); }
-    [[nodiscard]] std::size_t concurrency() const { return host_->concurrency(); }
-    void run(std::size_t n, task_ref f) const { host_->run(n, f); }
-    template <class F>
-    void run_ranges(std::size_t n, std::size_t grain, F&& f) const {
-        host_->run_ranges(n, grain, std::forward<F>(f));
     }
 
     /// A process-wide number: no two devices, and no two openings of one, ever have the same.
@@ -135,7 +126,7 @@ public:
 
 private:
     xrt(unsigned index, xrt_options options, std::unique_ptr<Host> host)
-        : index_(index), options_(std::move(options)), host_(std::move(host)) {}
+        : host_side<Host>(std::move(host)), index_(index), options_(std::move(options)) {}
 
     [[nodiscard]] static std::uint64_t next_generation() noexcept {
         return detail::xrt_generations.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -168,7 +159,6 @@ private:
 
     unsigned index_;
     xrt_options options_;
-    std::unique_ptr<Host> host_;
     std::unique_ptr<detail::xrt_session> session_;
     std::uint64_t generation_ = 0;
 };
