@@ -8,7 +8,7 @@ namespace attention = frugal::attention;
 template <class Scalar>
 using full = attention::full<test::zero_centred, Scalar>;
 template <class Scalar>
-using qsa = attention::qsa<4, test::zero_centred, Scalar>;
+using qsa = attention::qsa<4, test::zero_centred, Scalar, float>;
 
 namespace {
 

@@ -13,7 +13,7 @@ namespace attention = frugal::attention;
 namespace reuse = frugal::reuse;
 using fg::matrix_view;
 template <std::size_t Ratio>
-using qsa = attention::qsa<Ratio, test::zero_centred>;
+using qsa = attention::qsa<Ratio, test::zero_centred, float, float>;
 using full = attention::full<test::zero_centred>;
 using laws = test::laws<qsa<4>>;
 using lists = std::vector<std::vector<std::uint32_t>>;
@@ -402,9 +402,10 @@ TEST_CASE("C37 a layout that is not this batch's is refused") {
 TEST_CASE("C35 the indexer's precision does not follow the cache's") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
-        using half_cache = attention::qsa<4, test::zero_centred, fg::half>;
+        using half_cache = attention::qsa<4, test::zero_centred, fg::half, float>;
         using half_indexer = attention::qsa<4, test::zero_centred, fg::half, fg::half>;
-        static_assert(std::is_same_v<half_cache::state::index_scalar, float>, "the indexer is f32 unless asked otherwise");
+        using unsaid = attention::qsa<4, test::zero_centred, fg::quant::q8_0>;
+        static_assert(std::is_same_v<unsaid::state::index_scalar, fg::bfloat16>);
         const auto layer = test::random_layer(16);
         const auto a = test::random_stream(layer.dims.hidden, 64, 2);
         test::arm<qsa<4>> floats(layer, 1);

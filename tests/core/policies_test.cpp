@@ -42,6 +42,7 @@ TEST_CASE("policies not named are the defaults") {
     static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
     static_assert(std::is_same_v<none::activations, fg::reuse::shared_activations>);
     static_assert(std::is_same_v<none::precision, fg::ops::default_cache_precision>);
+    static_assert(std::is_same_v<none::precision::key_value, float> && std::is_same_v<none::precision::index, fg::bfloat16>);
     static_assert(std::is_empty_v<none>);
     CHECK(none::loading::name == fg::reuse::default_weight_loading::name);
     CHECK(none::inputs::name == "incremental");

@@ -12,7 +12,7 @@ void check_golden_model(const std::string& name) {
     const auto tokens = golden.tokens();
     const auto prefill = golden.data.params().at("prefill").get<std::size_t>();
     for_each_isa([&]<class Isa>(type_tag<Isa>) {
-        auto m = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64});
+        auto m = golden.run<Spec, Isa, exact_selection>({.sequences = 1, .max_tokens = 64});
         std::vector<std::vector<float>> layers(golden.sizes.layers.size());
         const auto keep = [&](std::ptrdiff_t layer, matrix_view<const float> stream) {
             if (layer < 0) return;
@@ -31,7 +31,7 @@ void check_golden_model(const std::string& name) {
         }
         check_close(logits, golden.data.f32("io.logits"), golden.data.tol("io.logits"), "logits");
 
-        auto fresh = golden.run<Spec, Isa>({.sequences = 1, .max_tokens = 64});
+        auto fresh = golden.run<Spec, Isa, exact_selection>({.sequences = 1, .max_tokens = 64});
         const auto greedy = fresh->greedy(fresh->run(std::span(tokens).first(prefill)), 12);
         const auto want = golden.data.i64("io.greedy");
         CHECK(std::equal(greedy.begin(), greedy.end(), want.begin(), want.end()));

@@ -35,6 +35,9 @@ T must(frugal::result<T> r) {
 }
 inline void must(const frugal::status& s) { REQUIRE_MESSAGE(s.has_value(), (s ? std::string() : s.error().message)); }
 
+/// QSA's blocks chosen by f32 keys, as the references choose them.
+using exact_selection = frugal::ops::cache_precision<float, float>;
+
 template <class Isa>
 using counting_cpu = frugal::device::cpu<Isa, frugal::counters_on>;
 

@@ -22,7 +22,7 @@ void check_trained_model(const std::string& name) {
     const gguf_model file(data(name + "/" + name + "-BF16.gguf"));
     const auto reference = read_json(data(name + "/golden/golden.json"));
     for_each_isa([&]<class Isa>(type_tag<Isa>) {
-        auto m = file.run<Spec, Isa>({.sequences = 1, .max_tokens = 512});
+        auto m = file.run<Spec, Isa, exact_selection>({.sequences = 1, .max_tokens = 512});
         for (const char* prompt : {"short", "eos", "long"}) {
             CAPTURE(prompt);
             m->state.clear(sequence_id{0});

@@ -63,9 +63,9 @@ private:
 
 using ops::index_key_scalar;
 
-/// The precisions, finest first. f32 is the default of qsa: where two blocks score almost alike the others may choose another
-/// one than the f32 reference, which moves logits by far more than rounding does, if rarely the most likely token.
-/// ops::selection_recall measures how often.
+/// The precisions, finest first. Where two blocks score almost alike, all but f32 may choose another one than the f32
+/// reference, which moves logits by far more than rounding does, if rarely the most likely token. ops::selection_recall measures
+/// how often.
 using index_precisions = type_list<float, half, bfloat16, std::int8_t>;
 
 /// How raw keys are kept beside block keys of this precision: alike, but for bytes as bfloat16. A block's key is made from

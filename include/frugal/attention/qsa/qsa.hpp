@@ -30,7 +30,7 @@ namespace attention {
 /// NormWeight: how the weights of all norms are stored. Scalar: of keys and values. IndexScalar: of indexer keys; float, half,
 /// bfloat16 or std::int8_t (with a scale a block).
 template <std::size_t Ratio, ops::norm_weight_policy NormWeight, key_value_scalar Scalar = float,
-          index_key_scalar IndexScalar = float>
+          index_key_scalar IndexScalar = ops::default_index_key>
 struct qsa {
     static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, ops::norm_weight::zero_centred>");
 

@@ -30,7 +30,7 @@ namespace attention {
 /// blocks they lie in, keep theirs; the memory of the others is freed as the sequence grows. Then a rollback to no more than
 /// `raw_history` tokens before the greatest length that the sequence has had is possible as before, and one to the border of
 /// a block always; one further back into a block is refused.
-template <key_value_scalar Scalar = float, index_key_scalar IndexScalar = float>
+template <key_value_scalar Scalar = float, index_key_scalar IndexScalar = ops::default_index_key>
 class qsa_cache {
 public:
     using scalar = Scalar;

@@ -33,7 +33,9 @@ namespace detail {
 /// Most rows of a tile, which read each key once: enough to hide the reading, few enough to stay in the first cache.
 inline constexpr std::size_t attention_tile_rows = 8;
 
-/// Consecutive rows over one sequence; a row with a list of its own stands alone.
+/// Consecutive rows over one sequence. A row with a list of its own stands alone: neighbours that choose nine of ten blocks alike
+/// find them in the cache, and gathering once for both could save a seventh of the time at most (a tenth of it per row comes
+/// from memory), while eight such rows see 1.7 times as many keys together as each alone.
 struct attention_rows {
     std::size_t first = 0, count = 0, keys = 0;  // keys: the most that a row of the tile sees
 };

@@ -22,9 +22,14 @@ template <class Scalar>
 concept index_key_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, half> || std::is_same_v<Scalar, bfloat16> ||
     std::is_same_v<Scalar, std::int8_t>;
 
+/// How the indexer keeps its keys where nothing is said. Scoring reads every block's key for each token, so half the bytes are
+/// half the time at great lengths; against f32 keys about one chosen block in 500 is another one, whose score differs by less
+/// than the rounding. Where the selection must be that of f32 keys, say float.
+using default_index_key = bfloat16;
+
 /// Types of the caches: `KeyValue` of keys and values, `Index` of the indexer's keys. The second does not follow the first:
 /// coarse indexer keys drop tokens outright.
-template <class KeyValue = float, class Index = float>
+template <class KeyValue = float, class Index = default_index_key>
 struct cache_precision {
     static_assert(key_value_scalar<KeyValue>,
                   "frugal: cache_precision<KeyValue, Index> keeps keys and values as float, half, bfloat16 or quant::q8_0");
