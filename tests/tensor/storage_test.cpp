@@ -62,6 +62,16 @@ TEST_CASE("buffer: aligned, zero, movable; impossible sizes are errors") {
     CHECK(buffer<float>::allocate(std::numeric_limits<std::size_t>::max() / 16).error().code == errc::out_of_memory);
 }
 
+TEST_CASE("buffer: one that fills a huge page begins with one") {
+    constexpr std::size_t page = std::size_t{2} << 20;
+    for (const std::size_t bytes : {page, 2 * page - page / 2, 100 * page + 1}) {
+        const auto made = buffer<std::byte>::allocate(bytes);
+        REQUIRE(made);
+        CHECK(reinterpret_cast<std::uintptr_t>(made->data()) % page == 0);
+        CHECK(made->span().back() == std::byte{});
+    }
+}
+
 TEST_CASE("workspace: nested scopes give memory back, blocks never move, growth is reused") {
     workspace scratch;
     float* first = nullptr;

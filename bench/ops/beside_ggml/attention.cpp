@@ -2,10 +2,12 @@
 #include "frugal/ops/attention/attention.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <utility>
 
+#include "frugal/attention/token_store.hpp"
 #include "frugal/tensor/scalar.hpp"
 #include "frugal/tensor/workspace.hpp"
 #include "operators.hpp"
@@ -60,15 +62,27 @@ void add_reference(const inputs& in, contest& out) {
         }
 }
 
+/// Keys and values as our caches keep them.
+struct caches {
+    using store = fg::attention::token_store<fg::half>;
+    [[nodiscard]] static fg::status fill(store& to, const std::vector<fg::half>& rows) {
+        FRUGAL_TRY(to.reserve(rows.size() / width));
+        for (std::size_t i = 0; i < rows.size() / width; ++i)
+            std::memcpy(to.reserved_row(i), rows.data() + i * width, width * sizeof(fg::half));
+        to.commit(rows.size() / width);
+        return {};
+    }
+    store keys{width}, values{width};
+};
+
 template <class Isa>
 class our_attention {
 public:
-    our_attention(std::shared_ptr<const inputs> in, std::size_t threads)
+    our_attention(std::shared_ptr<const inputs> in, std::shared_ptr<const caches> held, std::size_t threads)
         : in_(std::move(in)),
+          held_(std::move(held)),
           device_(executor(threads)),
-          keys_(in_->keys.data()),
-          values_(in_->values.data()),
-          cache_{&keys_, &values_, 40, width},
+          cache_{held_->keys.chunks(), held_->values.chunks(), caches::store::chunk_shift, width},
           y_(in_->q.size()) {
         for (std::size_t r = 0; r < in_->rows; ++r) see_.push_back({&cache_, nullptr, in_->visible(r)});
     }
@@ -83,9 +97,9 @@ public:
 
 private:
     std::shared_ptr<const inputs> in_;
+    std::shared_ptr<const caches> held_;
     fg::device::cpu<Isa> device_;
     fg::workspace scratch_;
-    const fg::half *keys_, *values_;
     fg::ops::key_value_view<fg::half> cache_;
     std::vector<fg::ops::attention_row<fg::half>> see_;
     std::vector<float> y_;
@@ -126,8 +140,11 @@ fg::status measure(contests& all, std::string figure, std::size_t rows, std::siz
     for (std::size_t r = 0; r < rows; ++r) pairs += static_cast<double>(in->visible(r));
     out.cost = {2.0 * static_cast<double>(context * width * sizeof(fg::half)), 4 * pairs * q_width};
     add_reference(*in, out);
+    const auto held = std::make_shared<caches>();
+    FRUGAL_TRY(caches::fill(held->keys, in->keys));
+    FRUGAL_TRY(caches::fill(held->values, in->values));
     for_each_isa([&]<class Isa>(fg::type_tag<Isa>) {
-        out.enter(std::string(Isa::name), true, std::make_shared<our_attention<Isa>>(in, out.threads), 1e-3);
+        out.enter(std::string(Isa::name), true, std::make_shared<our_attention<Isa>>(in, held, out.threads), 1e-3);
     });
     if (all.peer() != nullptr) {
         FRUGAL_TRY_ASSIGN(const auto theirs, peer_attention(*all.peer(), *in, out.threads));

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "frugal/attention/chunk_arena.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/tensor/buffer.hpp"
 #include "frugal/tensor/bytes.hpp"
 #include "frugal/tensor/scalar.hpp"
 
@@ -27,7 +27,7 @@ concept stored_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, 
 
 /// Rows 0 … size() - 1 of `width` scalars each, of which the first may have been dropped. Growing never moves a row. Copies
 /// are cheap and hold the same values for good: they share the chunks, and a chunk is duplicated when one of its holders is
-/// about to write into it.
+/// about to write into it. Chunks are cut from slabs, which copies share too: up to as much memory again as bytes() may be spare.
 template <stored_scalar Scalar>
 class token_store {
 public:
@@ -48,12 +48,14 @@ public:
         : width_(other.width_),
           size_(std::exchange(other.size_, 0)),
           first_(std::exchange(other.first_, 0)),
+          arena_(std::move(other.arena_)),
           chunks_(std::move(other.chunks_)),
           starts_(std::move(other.starts_)) {}
     token_store& operator=(token_store&& other) noexcept {
         width_ = other.width_;
         size_ = std::exchange(other.size_, 0);
         first_ = std::exchange(other.first_, 0);
+        arena_ = std::move(other.arena_);
         chunks_ = std::move(other.chunks_);
         starts_ = std::move(other.starts_);
         return *this;
@@ -85,22 +87,22 @@ public:
             if (chunks_[c].use_count() == 1) continue;
             FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
             const std::size_t used = size_ > c * chunk_rows ? size_ - c * chunk_rows : 0;
-            if (used != 0 && starts_[c] != nullptr) std::memcpy(fresh->data(), starts_[c], used * width_ * sizeof(Scalar));
-            starts_[c] = fresh->data();
+            if (used != 0 && starts_[c] != nullptr) std::memcpy(fresh.get(), starts_[c], used * width_ * sizeof(Scalar));
+            starts_[c] = fresh.get();
             chunks_[c] = std::move(fresh);
         }
         // A holder that let go just now may have been reading on another thread: see its reads as done before writing.
         std::atomic_thread_fence(std::memory_order_acquire);
         while (chunks_.size() <= last >> chunk_shift) {
             FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
-            starts_.push_back(fresh->data());
+            starts_.push_back(fresh.get());
             chunks_.push_back(std::move(fresh));
         }
         return {};
     }
     /// A reserved row, to be filled. Different rows may be filled at once.
     [[nodiscard]] Scalar* reserved_row(std::size_t index) noexcept {
-        return chunks_[index >> chunk_shift]->data() + (index & (chunk_rows - 1)) * width_;
+        return chunks_[index >> chunk_shift].get() + (index & (chunk_rows - 1)) * width_;
     }
     /// Fills a reserved row from floats, rounded to nearest even.
     void write(std::size_t index, const float* values) noexcept requires(!std::is_same_v<Scalar, std::int8_t>) {
@@ -155,21 +157,22 @@ public:
     }
 
 private:
-    using chunk = buffer<Scalar>;
-
-    [[nodiscard]] result<std::shared_ptr<chunk>> make_chunk() const {
-        FRUGAL_TRY_ASSIGN(auto memory, chunk::allocate(chunk_rows * width_));
-        return std::make_shared<chunk>(std::move(memory));
+    [[nodiscard]] result<std::shared_ptr<Scalar>> make_chunk() {
+        if (arena_ == nullptr) arena_ = std::make_shared<chunk_arena>(chunk_rows * width_ * sizeof(Scalar));
+        FRUGAL_TRY_ASSIGN(const auto memory, arena_->take());
+        return std::shared_ptr<Scalar>(memory, reinterpret_cast<Scalar*>(memory.get()));
     }
     /// Takes the chunks of `other` that hold rows; spare ones stay with it.
     void share(const token_store& other) {
         const auto held = static_cast<std::ptrdiff_t>((other.size_ + chunk_rows - 1) >> chunk_shift);
+        arena_ = other.arena_;
         chunks_.assign(other.chunks_.begin(), other.chunks_.begin() + held);
         starts_.assign(other.starts_.begin(), other.starts_.begin() + held);
     }
 
     std::size_t width_ = 0, size_ = 0, first_ = 0;
-    std::vector<std::shared_ptr<chunk>> chunks_;
+    std::shared_ptr<chunk_arena> arena_;  // null until the first chunk
+    std::vector<std::shared_ptr<Scalar>> chunks_;
     std::vector<const Scalar*> starts_;
 };
 

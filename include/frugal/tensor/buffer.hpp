@@ -43,15 +43,19 @@ public:
     [[nodiscard]] static result<buffer> allocate(std::size_t size) {
         buffer out;
         if (size == 0) return out;
-        if (size > (std::numeric_limits<std::size_t>::max() - huge_page) / sizeof(T))
+        if (size > (std::numeric_limits<std::size_t>::max() - alignment) / sizeof(T))
             return fail(errc::out_of_memory, "buffer of ", size, " elements is beyond the address space");
-        const std::size_t border = size * sizeof(T) < 2 * huge_page ? alignment : huge_page;
-        const std::size_t bytes = (size * sizeof(T) + border - 1) / border * border;
-        out.data_ = static_cast<T*>(std::aligned_alloc(border, bytes));
-        if (out.data_ == nullptr) return fail(errc::out_of_memory, "cannot allocate ", bytes, " bytes");
+        const std::size_t bytes = (size * sizeof(T) + alignment - 1) / alignment * alignment;
 #if defined(MADV_HUGEPAGE)
-        if (border == huge_page) (void)::madvise(out.data_, bytes, MADV_HUGEPAGE);  // a wish: its failure changes no result
+        // Not aligned_alloc, which would have the length rounded up as well.
+        void* found = nullptr;
+        if (::posix_memalign(&found, bytes < huge_page ? alignment : huge_page, bytes) == 0) out.data_ = static_cast<T*>(found);
+        if (found != nullptr && bytes >= huge_page)
+            (void)::madvise(found, bytes, MADV_HUGEPAGE);  // a wish: its failure changes no result
+#else
+        out.data_ = static_cast<T*>(std::aligned_alloc(alignment, bytes));
 #endif
+        if (out.data_ == nullptr) return fail(errc::out_of_memory, "cannot allocate ", bytes, " bytes");
         out.size_ = size;
         std::memset(static_cast<void*>(out.data_), 0, size * sizeof(T));
         return out;
