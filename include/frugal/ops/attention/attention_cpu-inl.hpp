@@ -105,7 +105,7 @@ struct step_rows {
 /// The weighted sums of values of a block of queries: its tiles one after the other over the same features.
 template <class Isa, class Scalar, class Element>
 FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const step_scores& weights, std::size_t queries,
-                                     const Scalar* v, std::size_t v_stride, std::size_t dim, const rows_ahead<Element>& here,
+                                     const Scalar* v, std::size_t v_stride, std::size_t dim,
                                      const rows_ahead<Element>& ahead) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     const std::size_t whole = (dim + width - 1) / width * width;
@@ -118,12 +118,18 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
                     most = weights.seen[first + i] > most ? weights.seen[first + i] : most;
                 }
                 float* const to = out + first * out_stride + d;
-                accumulate_tile<Isa, tile, registers>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
-                                                      first == 0 ? ahead : here, d);
+                const auto add = [&](const auto& on_the_way) __attribute__((always_inline)) {
+                    accumulate_tile<Isa, tile, registers>(to, out_stride, &weights.of[first], v + d, v_stride, 0, least,
+                                                          on_the_way, d);
+                };
+                if (first == 0)
+                    add(ahead);
+                else
+                    add(nothing_ahead{});
                 if (least != most)
                     for (std::size_t i = 0; i < tile; ++i)
                         accumulate_tile<Isa, 1, registers>(to + i * out_stride, out_stride, &weights.of[first + i], v + d,
-                                                           v_stride, least, weights.seen[first + i], here, d);
+                                                           v_stride, least, weights.seen[first + i], nothing_ahead{}, d);
             });
     };
     std::size_t d = 0;
@@ -135,7 +141,6 @@ FRUGAL_ALWAYS_INLINE void accumulate(float* out, std::size_t out_stride, const s
 template <class Isa, class Scalar, class Key, class Value>
 FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::size_t first, std::size_t queries,
                                       std::size_t begin, std::size_t keys, const float* q, const Key* const* k, const Value* v,
-                                      const rows_ahead<typename stored_features<Scalar>::element>& here,
                                       const rows_ahead<typename stored_features<Scalar>::element>& ahead,
                                       float* partial) noexcept {
     const std::size_t dim = tile.head_dim, stride = attention_stride<float>(dim);
@@ -152,14 +157,17 @@ FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::s
     const auto score = [&](auto count, std::size_t j) __attribute__((always_inline)) {
         for_each_query_tile(
             queries, [&](auto tile_queries, std::size_t i) __attribute__((always_inline)) {
-                score_tile<Isa, tile_queries, count>(q + i * stride, stride, k + j, dim, &scores.of[i], j, i == 0 ? ahead : here);
+                if (i == 0)
+                    score_tile<Isa, tile_queries, count>(q, stride, k + j, dim, scores.of, j, ahead);
+                else
+                    score_tile<Isa, tile_queries, count>(q + i * stride, stride, k + j, dim, &scores.of[i], j, nothing_ahead{});
             });
     };
     std::size_t j = 0;
     for (; j + together <= most; j += together) score(std::integral_constant<std::size_t, together>{}, j);
     for (; j < most; ++j) score(std::integral_constant<std::size_t, 1>{}, j);
     softmax_step<Isa>(scores, queries, tile.scale, partial, dim);
-    accumulate<Isa>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, here, ahead);
+    accumulate<Isa>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, ahead);
 }
 
 /// 1 / (1 + exp(-x)) of every lane, without overflow.
@@ -238,7 +246,7 @@ void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::siz
                 const bool fetch = first == 0 && next.count == attention_step;
                 const detail::rows_ahead<element> at_hand{here.keys, here.values, offset};
                 const detail::rows_ahead<element> to_come{next.keys, next.values, offset};
-                detail::attend_step<Isa>(tile, first, count, s, here.count, q + at, k, values, at_hand, fetch ? to_come : at_hand,
+                detail::attend_step<Isa>(tile, first, count, s, here.count, q + at, k, values, fetch ? to_come : at_hand,
                                          partial + at);
             }
         }

@@ -27,7 +27,7 @@ FRUGAL_ALWAYS_INLINE void for_each_query_tile(std::size_t queries, Body&& body) 
 }
 
 /// Rows of the step after this one, on their way from memory while this one is computed: evenly, a line at a time, or there would
-/// be more under way than the processor can keep. Where nothing is to come they are rows at hand, which costs nothing.
+/// be more under way than the processor can keep. Where nothing is to come they are rows at hand, which costs little.
 template <class Element>
 struct rows_ahead {
     const Element* const* keys = nullptr;
@@ -39,12 +39,17 @@ struct rows_ahead {
         __builtin_prefetch(rows[j] + offset + feature, 0, 2);
     }
 };
+/// The same for the step's other tiles, which need not ask again.
+struct nothing_ahead {
+    static constexpr const void *keys = nullptr, *values = nullptr;
+    FRUGAL_ALWAYS_INLINE void fetch(const void*, std::size_t, std::size_t) const noexcept {}
+};
 
 /// Queries x keys dot products, unscaled, into scores[query][at + key]. One running register a product, and the lanes of each
 /// are added alike: the same bits in every tile shape. q: [Queries] rows of whole registers.
-template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar, class Element, std::size_t Step>
+template <class Isa, std::size_t Queries, std::size_t Keys, class Scalar, class Ahead, std::size_t Step>
 FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const Scalar* const* k, std::size_t dim,
-                                     float (*scores)[Step], std::size_t at, const rows_ahead<Element>& ahead) noexcept {
+                                     float (*scores)[Step], std::size_t at, const Ahead& ahead) noexcept {
     // Two keys at a time fill the registers; the sums of all are added up together, which wastes no lanes.
     constexpr std::size_t width = simd::width<Isa>, pass = Keys % 2 == 0 && Queries > 1 ? 2 : Keys, all = Queries * Keys;
     constexpr std::size_t rounds = (all + width - 1) / width;
@@ -102,10 +107,10 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
 
 /// out[i] += sum over keys from … to - 1, in this order, of weights[i][j] * v[j]; D registers of features at once, from
 /// `feature` on.
-template <class Isa, std::size_t Queries, std::size_t D, class Scalar, class Element, std::size_t Step>
+template <class Isa, std::size_t Queries, std::size_t D, class Scalar, class Ahead, std::size_t Step>
 FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, const float (*weights)[Step], const Scalar* v,
-                                          std::size_t v_stride, std::size_t from, std::size_t to,
-                                          const rows_ahead<Element>& ahead, std::size_t feature) noexcept {
+                                          std::size_t v_stride, std::size_t from, std::size_t to, const Ahead& ahead,
+                                          std::size_t feature) noexcept {
     constexpr std::size_t width = simd::width<Isa>;
     using simd::detail::unrolled;
     simd::vec<Isa> sums[Queries * D];
