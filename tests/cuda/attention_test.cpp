@@ -36,6 +36,9 @@ std::vector<float> normals(std::size_t n, unsigned seed, float sigma = 1) {
     return out;
 }
 
+/// Numbers put in place of random ones: index and value.
+using replaced = std::vector<std::pair<std::size_t, float>>;
+
 /// Rows of features stored as Scalar, in chunks on the device; `worth`: what they are worth as floats.
 template <class Scalar>
 struct stored {
@@ -45,9 +48,10 @@ struct stored {
     std::vector<std::unique_ptr<simt::device_array<element>>> chunks;
     std::unique_ptr<simt::device_array<const element*>> starts;
 
-    stored(std::size_t tokens, std::size_t features, unsigned seed)
+    stored(std::size_t tokens, std::size_t features, unsigned seed, const replaced& odd)
         : width(features), stride(ops::stored_features<Scalar>::elements(features)) {
         worth = normals(tokens * width, seed);
+        for (const auto& [at, value] : odd) worth[at] = value;
         std::vector<element> all(tokens * stride);
         for (std::size_t t = 0; t < tokens; ++t) {
             float* const row = &worth[t * width];
@@ -93,11 +97,12 @@ struct problem {
     std::vector<row_spec> rows;
     std::vector<float> q;
 
-    problem(gpu::split_heads shape_, std::size_t tokens, std::vector<row_spec> rows_, std::size_t gap_ = 8)
+    problem(gpu::split_heads shape_, std::size_t tokens, std::vector<row_spec> rows_, std::size_t gap_ = 8,
+            const replaced& odd_keys = {}, const replaced& odd_values = {})
         : shape(shape_),
           gap(gap_),
-          keys(tokens, shape.kv_heads * shape.head_dim, 1),
-          values(tokens, shape.kv_heads * shape.head_dim, 2),
+          keys(tokens, shape.kv_heads * shape.head_dim, 1, odd_keys),
+          values(tokens, shape.kv_heads * shape.head_dim, 2, odd_values),
           rows(std::move(rows_)),
           q(normals(rows.size() * shape.heads * (shape.head_dim + gap), 3, 2)) {}
 
@@ -128,6 +133,22 @@ struct problem {
         simt::device_array<float> partial(gpu::split_partial(count, shape, most));
         const cudaError_t started =
             gpu::split_attention<Scalar>(queries, shape, scale(), device_rows.data(), most, partial.data(), y, nullptr);
+        REQUIRE(started == cudaSuccess);
+        return y.to_host();
+    }
+
+    /// The same by matrix units: queries that see no fewer keys than the one before.
+    [[nodiscard]] std::vector<float> run_tiles(std::size_t first, std::size_t count) const {
+        std::vector<std::uint32_t> seen;
+        for (std::size_t r = first; r < first + count; ++r) seen.push_back(rows[r].visible);
+        const std::size_t width = shape.heads * (shape.head_dim + gap);
+        device_matrix queries({q.begin() + static_cast<std::ptrdiff_t>(first * width),
+                               q.begin() + static_cast<std::ptrdiff_t>((first + count) * width)},
+                              width);
+        device_matrix y(count, shape.heads * shape.head_dim);
+        simt::device_array<std::uint32_t> visible(seen);
+        const ops::key_value_view<fg::bfloat16> cache{keys.starts->data(), values.starts->data(), chunk_shift, keys.stride};
+        const cudaError_t started = gpu::tile_attention(queries, shape, scale(), cache, visible.data(), y, nullptr);
         REQUIRE(started == cudaSuccess);
         return y.to_host();
     }
@@ -222,21 +243,7 @@ TEST_CASE("attention by matrix units equals a softmax in double, of queries in b
             for (std::size_t r = 0; r < queries; ++r) rows.push_back({{}, static_cast<std::uint32_t>(queries == 1 ? 37 : r)});
             problem<fg::bfloat16> p({4, 2, dim}, 90, rows);
             for (float& x : p.q) x = fg::to_float(fg::to_bfloat16(x));
-            const auto run = [&](std::size_t first, std::size_t count) {
-                std::vector<std::uint32_t> seen;
-                for (std::size_t r = first; r < first + count; ++r) seen.push_back(rows[r].visible);
-                const std::size_t width = 4 * (dim + p.gap);
-                device_matrix q({p.q.begin() + static_cast<std::ptrdiff_t>(first * width),
-                                 p.q.begin() + static_cast<std::ptrdiff_t>((first + count) * width)},
-                                width);
-                device_matrix y(count, 4 * dim);
-                simt::device_array<std::uint32_t> visible(seen);
-                const ops::key_value_view<fg::bfloat16> cache{p.keys.starts->data(), p.values.starts->data(), chunk_shift,
-                                                              p.keys.stride};
-                const cudaError_t started = gpu::tile_attention(q, p.shape, p.scale(), cache, visible.data(), y, nullptr);
-                REQUIRE(started == cudaSuccess);
-                return y.to_host();
-            };
+            const auto run = [&](std::size_t first, std::size_t count) { return p.run_tiles(first, count); };
             const auto whole = run(0, queries);
             const auto greatest = std::abs(*std::max_element(p.values.worth.begin(), p.values.worth.end(),
                                                              [](float a, float b) { return std::abs(a) < std::abs(b); }));
@@ -248,6 +255,33 @@ TEST_CASE("attention by matrix units equals a softmax in double, of queries in b
             if (dim == 64 && queries > 1)
                 CHECK(test::unnoticed_barriers([&] { return run(0, queries); }) == std::vector<std::string>{});
         }
+}
+
+TEST_CASE("C18 keys and values that are not finite reach the queries that see them, and no other, by matrix units too") {
+    constexpr std::size_t dim = 64, width = 2 * dim, heads = 4, count = 70;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+    std::vector<row_spec> rows;
+    for (std::uint32_t r = 0; r < count; ++r) rows.push_back({{}, r});
+    const auto with = [&](const replaced& keys, const replaced& values) {
+        return problem<fg::bfloat16>({heads, 2, dim}, 90, rows, 8, keys, values).run_tiles(0, count);
+    };
+    const auto want = with({}, {});
+    // Token 21's second key-value head, token 40's first, feature 5 and 14 of their values.
+    const auto of_keys = with({{21 * width + dim + 3, nan}, {40 * width, infinity}}, {});
+    const auto of_values = with({}, {{21 * width + dim + 5, nan}, {40 * width + 14, -infinity}, {41 * width + 14, infinity}});
+    std::size_t wrong = 0;
+    for (std::size_t r = 0; r < count; ++r)
+        for (std::size_t h = 0; h < heads; ++h)
+            for (std::size_t d = 0; d < dim; ++d) {
+                const std::size_t at = (r * heads + h) * dim + d;
+                const bool sees = r > (h < 2 ? 40u : 21u);
+                const auto untouched = [&](float y) { return std::memcmp(&y, &want[at], sizeof(float)) == 0; };
+                if (!sees && !untouched(of_keys[at])) ++wrong;
+                if (sees && h >= 2 && !std::isnan(of_keys[at])) ++wrong;
+                const bool hit = sees && d == (h < 2 ? 14u : 5u);
+                if (hit ? std::isfinite(of_values[at]) : !untouched(of_values[at])) ++wrong;
+            }
+    CHECK(wrong == 0);
 }
 
 TEST_CASE("attention refuses heads that it has no kernel for") {

@@ -40,6 +40,38 @@ struct attention_tiles_arguments {
     std::size_t y_stride;
 };
 
+/// Takes values that are not finite out of a tile's fragment, and adds them to the queries that see them: a masked weight is
+/// zero, and zero times such a value would not be. Lane's queries see the first `seen` keys of the tile.
+FRUGAL_DEVICE void add_apart_not_finite(device::gpu::fragment_c& out, const device::gpu::fragment_a& weights,
+                                        const int (&seen)[2], device::gpu::fragment_b& values) {
+    namespace gpu = device::gpu;
+    gpu::fragment_b apart{}, marks{};
+    FRUGAL_UNROLL
+    for (int x = 0; x < 2; ++x) {
+        FRUGAL_UNROLL
+        for (int shift = 0; shift < 32; shift += 16) {
+            if ((values.x[x] >> shift & 0x7F80u) != 0x7F80u) continue;
+            apart.x[x] |= values.x[x] & 0xFFFFu << shift;
+            marks.x[x] |= 0x3F80u << shift;  // 1
+            values.x[x] &= ~(0xFFFFu << shift);
+        }
+    }
+    if (__any_sync(gpu::full_warp, (marks.x[0] | marks.x[1]) != 0) == 0) return;
+    const int pair = static_cast<int>(threadIdx.x) % 4 * 2;
+    gpu::fragment_a visible;
+    FRUGAL_UNROLL
+    for (int x = 0; x < 4; ++x) {
+        const int key = x / 2 * 8 + pair;
+        visible.x[x] = gpu::pack_bf16(key < seen[x % 2] ? 1.0f : 0.0f, key + 1 < seen[x % 2] ? 1.0f : 0.0f);
+    }
+    gpu::fragment_c count{}, product{};
+    gpu::multiply_add(count, visible, marks);
+    gpu::multiply_add(product, weights, apart);
+    FRUGAL_UNROLL
+    for (int x = 0; x < 4; ++x)
+        if (count.x[x] != 0.0f) out.x[x] += product.x[x];
+}
+
 /// Grid: [queries / (16 * query_warps), rounded up; query heads]; dynamic shared memory: attention_tiles_shared<HeadSize>.
 template <int HeadSize>
 __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_tiles_arguments a) {
@@ -78,6 +110,7 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
     int limit[2];  // keys that the lane's two queries see
     FRUGAL_UNROLL
     for (int h = 0; h < 2; ++h) limit[h] = static_cast<int>(a.visible[min(own_query + 8 * h, a.queries - 1)]);
+    const auto least = static_cast<int>(a.visible[min(first_query + 16 * warp, a.queries - 1)]);  // that any of the warp's sees
 
     gpu::fragment_c out[columns];
     FRUGAL_UNROLL
@@ -148,11 +181,15 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
             for (int lanes = 1; lanes < 4; lanes *= 2) sum += __shfl_xor_sync(gpu::full_warp, sum, lanes);
             total[h] = fmaf(total[h], shrink[h], sum);
         }
+        const int seen[2] = {limit[0] - t * tile_keys, limit[1] - t * tile_keys};
+        const bool partly = (t + 1) * tile_keys > least;
         FRUGAL_UNROLL
         for (int c = 0; c < columns; ++c) {
             FRUGAL_UNROLL
             for (int x = 0; x < 4; ++x) out[c].x[x] *= shrink[x / 2];
-            gpu::multiply_add(out[c], weights, gpu::load_transposed(&shared.value[t % 2][lane % 16][c * 8]));
+            gpu::fragment_b values = gpu::load_transposed(&shared.value[t % 2][lane % 16][c * 8]);
+            if (partly) add_apart_not_finite(out[c], weights, seen, values);
+            gpu::multiply_add(out[c], weights, values);
         }
         __syncthreads();  // nobody reads the tile any more
     }
@@ -170,7 +207,7 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
 }
 
 /// Attention of the queries of one sequence over its first visible[r] keys each (never fewer than the query before sees), on
-/// device memory. A query's bits depend on itself and the keys alone. Errors: cudaErrorInvalidValue for heads that are not 64,
+/// device memory. A query's bits depend on itself and the keys that it sees alone. Errors: cudaErrorInvalidValue for heads that are not 64,
 /// 128 or 256 wide.
 [[nodiscard]] inline cudaError_t tile_attention(matrix_view<const float> q, const split_heads& shape, float scale,
                                                 const key_value_view<bfloat16>& cache, const std::uint32_t* visible,
