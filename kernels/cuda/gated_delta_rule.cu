@@ -1,17 +1,22 @@
-// Instantiates the gated delta rule for both pairings of heads and both layouts of a state.
+// Instantiates the gated delta rule, token by token and in chunks, for both pairings of heads and both layouts of a state.
+#include "frugal/ops/gated_delta_rule/gated_delta_rule_chunked_cuda.cuh"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
-#define FRUGAL_INSTANTIATE(pairing, layout)                                                                   \
-    template cudaError_t gated_delta_rule<head_pairing::pairing, state_layout::layout>(                       \
+#define FRUGAL_INSTANTIATE_RULE(rule, pairing, layout)                                                        \
+    template cudaError_t rule<head_pairing::pairing, state_layout::layout>(                                   \
         const delta_rule_dims&, matrix_view<const float>, matrix_view<const float>, matrix_view<const float>, \
         matrix_view<const float>, matrix_view<const float>, float*, matrix_view<float>, cudaStream_t);
+#define FRUGAL_INSTANTIATE(pairing, layout)                    \
+    FRUGAL_INSTANTIATE_RULE(gated_delta_rule, pairing, layout) \
+    FRUGAL_INSTANTIATE_RULE(gated_delta_rule_chunked, pairing, layout)
 FRUGAL_INSTANTIATE(grouped, key_major)
 FRUGAL_INSTANTIATE(grouped, value_major)
 FRUGAL_INSTANTIATE(tiled, key_major)
 FRUGAL_INSTANTIATE(tiled, value_major)
 #undef FRUGAL_INSTANTIATE
+#undef FRUGAL_INSTANTIATE_RULE
 template cudaError_t start_elements(delta_gates_element, std::size_t, std::size_t, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

@@ -1,4 +1,6 @@
-// The gated delta rule's GPU kernel on the emulator, against the golden vectors of the CPU's test and the rule in double.
+// The gated delta rule's GPU kernels on the emulator, token by token and in chunks, against the golden vectors of the CPU's test
+// and the rule in double.
+#include "frugal/ops/gated_delta_rule/gated_delta_rule_chunked_cuda.cuh"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.cuh"
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -22,6 +25,7 @@ namespace gpu = frugal::ops::cuda;
 namespace ops = frugal::ops;
 namespace layout = frugal::ops::state_layout;
 namespace pairing = frugal::ops::head_pairing;
+namespace scan = frugal::ops::scan;
 using fg::matrix_view;
 using ops::delta_rule_dims;
 using test::answer;
@@ -38,8 +42,10 @@ problem random_problem(delta_rule_dims dims, std::size_t tokens, unsigned seed) 
         dims, tokens, seed, [](auto& random) { return 3.0f * random.normal(); }, [](auto& random) { return random.uniform(); });
 }
 
+using chunked = scan::chunked<gpu::delta_chunk>;
+
 /// Runs the kernel in calls of the given lengths (the rest in one).
-template <class Pairing = pairing::grouped, class Layout = layout::key_major>
+template <class Scan = scan::recurrent, class Pairing = pairing::grouped, class Layout = layout::key_major>
 answer run(const problem& p, const std::vector<std::size_t>& lengths = {}) {
     const auto& d = p.dims;
     std::vector<float> turned(p.state.size());
@@ -49,9 +55,12 @@ answer run(const problem& p, const std::vector<std::size_t>& lengths = {}) {
     simt::device_array<float> state(turned);
     std::size_t at = 0;
     const auto step = [&](std::size_t n) {
-        const cudaError_t started =
-            gpu::gated_delta_rule<Pairing, Layout>(d, q.rows(at, n), k.rows(at, n), v.rows(at, n), g.rows(at, n),
-                                                   beta.rows(at, n), state.data(), out.rows(at, n), nullptr);
+        const auto start = [&](auto rule) {
+            return rule(d, q.rows(at, n), k.rows(at, n), v.rows(at, n), g.rows(at, n), beta.rows(at, n), state.data(),
+                        out.rows(at, n), nullptr);
+        };
+        const cudaError_t started = std::is_same_v<Scan, chunked> ? start(gpu::gated_delta_rule_chunked<Pairing, Layout>)
+                                                                  : start(gpu::gated_delta_rule<Pairing, Layout>);
         REQUIRE(started == cudaSuccess);
         at += n;
     };
@@ -91,9 +100,12 @@ void check_files(const std::string& prefix, std::size_t at_least, const std::str
                 return std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(row * n),
                                           all.begin() + static_cast<std::ptrdiff_t>((row + 1) * n));
             };
-            const answer got = run(p);
-            test::check_close(got.out, slice("out_ref64"), file.tol("out_recurrent"), name + " out");
-            test::check_close(got.state, slice("state_ref64"), file.tol("state_recurrent"), name + " state");
+            const auto check = [&](const answer& got) {
+                test::check_close(got.out, slice("out_ref64"), file.tol("out_recurrent"), name + " out");
+                test::check_close(got.state, slice("state_ref64"), file.tol("state_recurrent"), name + " state");
+            };
+            check(run<chunked>(p));
+            if (!simt::access_checks_active()) check(run(p));  // whose accesses other cases check
         }
     }
     REQUIRE(files >= at_least);
@@ -118,8 +130,8 @@ TEST_CASE("every width of heads, both pairings and layouts, any split of the tok
         const problem p = random_problem(dims, 7, static_cast<unsigned>(dims.key_dim));
         const answer got = run(p);
         check_answer(got, reference<pairing::grouped>(p), "grouped");
-        check_answer(run<pairing::tiled>(p), reference<pairing::tiled>(p), "tiled");
-        const answer turned = run<pairing::grouped, layout::value_major>(p);
+        check_answer(run<scan::recurrent, pairing::tiled>(p), reference<pairing::tiled>(p), "tiled");
+        const answer turned = run<scan::recurrent, pairing::grouped, layout::value_major>(p);
         CHECK(same_bits(turned.both(), got.both()));
         for (const auto& lengths : {std::vector<std::size_t>{1, 1, 5}, {3, 4}, std::vector<std::size_t>(7, 1)})
             CHECK(same_bits(run(p, lengths).both(), got.both()));
@@ -127,22 +139,90 @@ TEST_CASE("every width of heads, both pairings and layouts, any split of the tok
     }
 }
 
+TEST_CASE("C03 in chunks: every width of heads, both pairings and layouts, edges of chunks, splits, every order of threads") {
+    struct length {
+        delta_rule_dims dims;
+        std::size_t tokens;
+    };
+    for (const length& of : {length{{1, 2, 24, 20}, 33},
+                             {{2, 4, 32, 32}, 32},
+                             {{1, 1, 33, 40}, 70},
+                             {{1, 1, 64, 33}, 1},
+                             {{1, 1, 128, 16}, 64},
+                             {{1, 1, 200, 16}, 31},
+                             {{1, 1, 224, 8}, 40},
+                             {{1, 1, 256, 8}, 5},
+                             {{1, 1, 1, 1}, 65}}) {
+        const std::size_t tokens = of.tokens;
+        CAPTURE(of.dims.key_dim);
+        problem p = random_problem(of.dims, tokens, static_cast<unsigned>(of.dims.key_dim));
+        for (const bool slow : {false, true}) {
+            if (slow)  // nothing is forgotten: sums run over the whole chunk
+                for (float& g : p.g) g *= 1e-4f;
+            const answer got = run<chunked>(p), want = reference<pairing::grouped>(p);
+            check_answer(got, want, "grouped");
+            if (slow) {
+                check_answer(run<chunked>(p, {tokens / 3, 1 - tokens % 2}), want, "in parts");
+                continue;
+            }
+            check_answer(run<chunked, pairing::tiled>(p), reference<pairing::tiled>(p), "tiled");
+            CHECK(same_bits(run<chunked, pairing::grouped, layout::value_major>(p).both(), got.both()));
+            if (tokens > 32) CHECK(same_bits(run<chunked>(p, {32}).both(), got.both()));  // parts of whole chunks
+        }
+        if (tokens < 40) CHECK(simt::same_under_all_schedules([&] { return run<chunked>(p).both(); }, 1));
+    }
+}
+
+TEST_CASE("in chunks: no token reaches an earlier one, and a head's gates are its own") {
+    problem p = random_problem({1, 2, 16, 24}, 50, 7);
+    const answer want = run<chunked>(p);
+    constexpr std::size_t bad = 41, width = 2 * 24;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    const auto untouched = [&](const problem& q, std::size_t values) {
+        const answer got = run<chunked>(q);
+        CHECK(std::isnan(got.out[bad * width]));
+        std::size_t same = 0;  // before the token, and the second head throughout
+        for (std::size_t t = 0; t < q.tokens; ++t)
+            for (std::size_t c = t < bad ? 0 : values; c < width; ++c)
+                if (std::memcmp(&got.out[t * width + c], &want.out[t * width + c], sizeof(float)) != 0) ++same;
+        CHECK(same == 0);
+    };
+    for (std::vector<float> problem::*from : {&problem::q, &problem::k}) {
+        problem broken = p;
+        (broken.*from)[bad * 16 + 3] = nan;
+        untouched(broken, width);  // both heads have this key
+    }
+    problem broken = p;
+    broken.v[bad * width] = nan;
+    untouched(broken, 1);  // only its own feature
+    for (std::vector<float> problem::*from : {&problem::g, &problem::beta}) {
+        broken = p;
+        (broken.*from)[bad * 2] = nan;
+        untouched(broken, 24);
+    }
+}
+
 TEST_CASE("C01 heads that forget fast: nothing but numbers") {
     for (const float g : {-3.0f, -88.0f, -104.0f, -3e38f, -std::numeric_limits<float>::infinity()}) {
         problem p = random_problem({1, 1, 16, 16}, 20, 3);
         for (std::size_t t = 0; t < p.tokens; ++t) p.g[t] = t % 3 != 0 ? -1e-3f : g;
-        const answer got = run(p);
-        for (const float value : got.both()) REQUIRE(std::isfinite(value));
-        check_answer(got, reference<pairing::grouped>(p), "forgetting");
+        for (const answer& got : {run(p), run<chunked>(p)}) {
+            for (const float value : got.both()) REQUIRE(std::isfinite(value));
+            check_answer(got, reference<pairing::grouped>(p), "forgetting");
+        }
     }
 }
 
 TEST_CASE("too wide heads are refused, no tokens change nothing") {
-    const delta_rule_dims dims{1, 1, 257, 4};
-    CHECK(gpu::gated_delta_rule<pairing::grouped>(dims, {nullptr, 1, 257}, {nullptr, 1, 257}, {nullptr, 1, 4}, {nullptr, 1, 1},
-                                                  {nullptr, 1, 1}, nullptr, {nullptr, 1, 4}, nullptr) == cudaErrorInvalidValue);
-    CHECK(gpu::gated_delta_rule<pairing::grouped>(dims, {nullptr, 0, 257}, {nullptr, 0, 257}, {nullptr, 0, 4}, {nullptr, 0, 1},
-                                                  {nullptr, 0, 1}, nullptr, {nullptr, 0, 4}, nullptr) == cudaSuccess);
+    const auto start = [](auto rule, std::size_t key_dim, std::size_t tokens) {
+        const fg::matrix_view<float> keys{nullptr, tokens, key_dim}, values{nullptr, tokens, 4}, gates{nullptr, tokens, 1};
+        return rule(delta_rule_dims{1, 1, key_dim, 4}, keys, keys, values, gates, gates, nullptr, values, nullptr);
+    };
+    for (const auto rule : {gpu::gated_delta_rule<pairing::grouped, layout::key_major>,
+                            gpu::gated_delta_rule_chunked<pairing::grouped, layout::key_major>}) {
+        CHECK(start(rule, 257, 1) == cudaErrorInvalidValue);
+        CHECK(start(rule, 16, 0) == cudaSuccess);
+    }
 }
 
 TEST_CASE("gates equal their formulas, tails included") {
@@ -165,6 +245,7 @@ TEST_CASE("gates equal their formulas, tails included") {
 }
 
 TEST_CASE("a removed __syncthreads is noticed") {
-    const problem p = random_problem({1, 1, 64, 32}, 3, 9);
+    const problem p = random_problem({1, 1, 64, 32}, 3, 9), longer = random_problem({1, 1, 16, 32}, 40, 9);
     CHECK(test::unnoticed_barriers([&] { return run(p).both(); }) == std::vector<std::string>{});
+    CHECK(test::unnoticed_barriers([&] { return run<chunked>(longer).both(); }) == std::vector<std::string>{});
 }

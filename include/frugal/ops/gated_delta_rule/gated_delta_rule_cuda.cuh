@@ -103,6 +103,40 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_tokens(delta_a
             state[static_cast<std::size_t>(first + i) * static_cast<std::size_t>(a.key_stride)] = s[i];
 }
 
+/// What the kernels of a gated delta rule compute.
+template <state_layout_policy Layout>
+[[nodiscard]] delta_arguments delta_arguments_of(const delta_rule_dims& dims, matrix_view<const float> q,
+                                                 matrix_view<const float> k, matrix_view<const float> v,
+                                                 matrix_view<const float> g, matrix_view<const float> beta, float* state,
+                                                 matrix_view<float> out) {
+    constexpr bool key_major = std::same_as<Layout, state_layout::key_major>;
+    return {q.data(),
+            k.data(),
+            v.data(),
+            g.data(),
+            beta.data(),
+            q.stride(),
+            k.stride(),
+            v.stride(),
+            g.stride(),
+            state,
+            out.data(),
+            out.stride(),
+            static_cast<int>(q.rows()),
+            static_cast<int>(dims.key_heads),
+            static_cast<int>(dims.value_heads),
+            static_cast<int>(dims.key_dim),
+            static_cast<int>(dims.value_dim),
+            static_cast<int>(key_major ? dims.value_dim : 1),
+            static_cast<int>(key_major ? 1 : dims.key_dim),
+            1.0f / std::sqrt(static_cast<float>(dims.key_dim))};
+}
+/// Blocks of its kernels.
+[[nodiscard]] inline dim3 delta_grid(const delta_rule_dims& dims) {
+    return dim3(static_cast<unsigned>((dims.value_dim + delta_columns - 1) / delta_columns),
+                static_cast<unsigned>(dims.value_heads));
+}
+
 /// As ops::gated_delta_rule with scan::recurrent, on device memory: the same bits for any split of the tokens and both layouts.
 /// Precondition: the shapes that ops::gated_delta_rule asks for. Errors: cudaErrorInvalidValue for key heads of more than 256
 /// features.
@@ -110,32 +144,12 @@ template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout
 [[nodiscard]] cudaError_t gated_delta_rule(const delta_rule_dims& dims, matrix_view<const float> q, matrix_view<const float> k,
                                            matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
                                            float* state, matrix_view<float> out, cudaStream_t stream) {
-    constexpr bool key_major = std::same_as<Layout, state_layout::key_major>;
     if (q.rows() == 0) return cudaSuccess;
     if (dims.key_dim > static_cast<std::size_t>(delta_parts * delta_most_rows)) return cudaErrorInvalidValue;
-    const delta_arguments a{q.data(),
-                            k.data(),
-                            v.data(),
-                            g.data(),
-                            beta.data(),
-                            q.stride(),
-                            k.stride(),
-                            v.stride(),
-                            g.stride(),
-                            state,
-                            out.data(),
-                            out.stride(),
-                            static_cast<int>(q.rows()),
-                            static_cast<int>(dims.key_heads),
-                            static_cast<int>(dims.value_heads),
-                            static_cast<int>(dims.key_dim),
-                            static_cast<int>(dims.value_dim),
-                            static_cast<int>(key_major ? dims.value_dim : 1),
-                            static_cast<int>(key_major ? 1 : dims.key_dim),
-                            1.0f / std::sqrt(static_cast<float>(dims.key_dim))};
-    const dim3 grid(static_cast<unsigned>((dims.value_dim + delta_columns - 1) / delta_columns),
-                    static_cast<unsigned>(dims.value_heads));
-    const auto start = [&](auto kernel) { return device::gpu::launch(kernel, grid, dim3(32 * delta_parts), 0, stream, a); };
+    const delta_arguments a = delta_arguments_of<Layout>(dims, q, k, v, g, beta, state, out);
+    const auto start = [&](auto kernel) {
+        return device::gpu::launch(kernel, delta_grid(dims), dim3(32 * delta_parts), 0, stream, a);
+    };
     if (dims.key_dim <= 4 * delta_parts) return start(delta_rule_tokens<Pairing, 4>);
     if (dims.key_dim <= 8 * delta_parts) return start(delta_rule_tokens<Pairing, 8>);
     if (dims.key_dim <= 16 * delta_parts) return start(delta_rule_tokens<Pairing, 16>);
