@@ -10,7 +10,7 @@ import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = SOURCE / "include"
-VENDOR = ("cuda_runtime.h", "cuda.h", "xrt/")
+VENDOR = ("cuda_runtime.h", "cuda.h", "cublasLt.h", "xrt/")
 VENDOR_DIRECTORIES = ("device/cuda/", "device/xrt/")
 
 

@@ -162,6 +162,7 @@ private:
     void close() noexcept {
         device_room_ = {};
         host_room_ = {};
+        prefill_ = {};
         queue_.reset();
         context_.reset();
         generation_ = gpu::detail::generations.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -241,16 +242,10 @@ private:
                 product.y = out;
                 out += part.rows;
                 if (part.rows == 0) continue;
-                cudaError_t started = cudaSuccess;
-                FRUGAL_TRY(quant::visit<Formats>(part.type, [&]<class Format>(type_tag<Format>) {
-                    constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
-                    if constexpr (Prefill::rounds && !integers)
-                        started = tokens > 16 ? gpu::multiply_panel_tiles<Format>(product, queue_->get())
-                                              : gpu::multiply_panels<Format, Activations>(product, queue_->get());
-                    else
-                        started = gpu::multiply_panels<Format, Activations>(product, queue_->get());
-                }));
-                FRUGAL_TRY(context_->check("start a product", started));
+                status started;
+                FRUGAL_TRY(
+                    quant::visit<Formats>(part.type, [&]<class Format>(type_tag<Format>) { started = start<Format>(product); }));
+                FRUGAL_TRY(std::move(started));
             }
             FRUGAL_TRY(queue_->download(staged + y_at, room + y_at, tokens * rows * sizeof(float)));
             FRUGAL_TRY(queue_->synchronize());
@@ -263,6 +258,15 @@ private:
         return {};
     }
 
+    template <quant::format Format>
+    [[nodiscard]] status start(const gpu::panel_product& product) {
+        constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
+        if constexpr (Prefill::rounds && !integers) {
+            if (product.x.tokens > 16) return prefill_.template multiply<Format>(context_, *queue_, product);
+        }
+        return context_->check("start a product", gpu::multiply_panels<Format, Activations>(product, queue_->get()));
+    }
+
     [[nodiscard]] error gone() const { return fail(errc::device_lost, "CUDA device ", index_, " is lost; reopen() it"); }
 
     /// Drops what is left of a device that turned out to be lost.
@@ -272,6 +276,7 @@ private:
             context_->lost = true;
             device_room_ = {};
             host_room_ = {};
+            prefill_ = {};
             queue_.reset();
             lost_ = std::move(context_);
             generation_ = gpu::detail::generations.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -284,6 +289,7 @@ private:
     std::unique_ptr<gpu::stream> queue_;
     gpu::device_memory device_room_;
     gpu::pinned_memory host_room_;
+    typename Prefill::multiplier prefill_;
     std::uint64_t generation_ = 0;
 };
 

@@ -2,7 +2,10 @@
 /// How products with many tokens are computed where activations are floats: a policy of device::cuda.
 #include <concepts>
 
-#include "frugal/core/config.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/memory.hpp"
+#include "frugal/device/cuda/products.hpp"
+#include "frugal/quant/formats.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -11,6 +14,7 @@ namespace device::prefill {
 /// With the bits of products with few tokens. The default.
 struct exact {
     static constexpr bool rounds = false;
+    struct multiplier {};
 };
 
 /// By matrix units, for batches of more than 16 tokens: decoded weights and activations are rounded to bfloat16, each off by at
@@ -19,15 +23,27 @@ struct exact {
 /// matrix units give the bits of a single token.
 struct bf16_tiles {
     static constexpr bool rounds = true;
+    struct multiplier {
+        template <quant::format Format>
+        [[nodiscard]] status multiply(const gpu::context_ref& on, const gpu::stream& queue, const gpu::panel_product& product) {
+            return on->check("start a product", gpu::multiply_panel_tiles<Format>(product, queue.get()));
+        }
+    };
 };
 
 }  // namespace device::prefill
 
 namespace device {
 
-/// prefill::exact or prefill::bf16_tiles.
+/// prefill::exact, prefill::bf16_tiles, prefill::cublas (device/cuda/cublas.hpp), or one of your own: whether it rounds, and if
+/// so a `multiplier`, one a device, that starts a product of panels with more than 16 tokens.
 template <class P>
-concept prefill_policy = std::same_as<P, prefill::exact> || std::same_as<P, prefill::bf16_tiles>;
+concept prefill_policy = std::default_initializable<typename P::multiplier> && std::movable<typename P::multiplier> &&
+    (!P::rounds || requires(typename P::multiplier & m, const gpu::context_ref& on, const gpu::stream& queue,
+                            const gpu::panel_product& product) {
+        { m.template multiply<quant::f32>(on, queue, product) } -> std::same_as<status>;
+    });
+static_assert(prefill_policy<prefill::exact> && prefill_policy<prefill::bf16_tiles>);
 
 }  // namespace device
 

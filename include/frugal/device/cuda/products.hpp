@@ -1,13 +1,13 @@
 #pragma once
-/// The products that device::cuda starts. Their kernels are in ops/matmul/matmul_cuda.cuh and tiles_cuda.cuh, for nvcc: link
-/// frugal::cuda_kernels, where they are instantiated for every format of the library, or a unit of your own made like those of
-/// kernels/cuda.
+/// The products that device::cuda starts. Their kernels are in ops/matmul/*.cuh, for nvcc: link frugal::cuda_kernels, where they
+/// are instantiated for every format of the library, or a unit of your own made like those of kernels/cuda.
 #include <cstddef>
 #include <cstdint>
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cuda/runtime.hpp"
+#include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -39,6 +39,15 @@ template <class Format, activation_policy Activations>
 /// The same with weights and activations rounded to bfloat16 (device::prefill::bf16_tiles), for many tokens.
 template <class Format>
 [[nodiscard]] cudaError_t multiply_panel_tiles(const panel_product& product, cudaStream_t stream);
+
+/// The weights of a product, decoded and rounded to bfloat16: out [rows][32 * groups], on the device, 16-byte aligned. Of
+/// `weights` only the weights, their shape and x.groups count.
+template <class Format>
+[[nodiscard]] cudaError_t decode_panels(const panel_product& weights, bfloat16* out, cudaStream_t stream);
+
+/// `count` numbers, a multiple of 4, rounded to To: bfloat16. Both 16-byte aligned, on the device.
+template <class To>
+[[nodiscard]] cudaError_t round_values(const float* from, std::size_t count, To* to, cudaStream_t stream);
 
 /// One product a chosen expert: y[i][r] = sum over c of w[experts[i]][r][c] * x[i / share][c]. The experts' panels follow one
 /// another from `panels.weights` on, alike in shape. A token's choices share its activations (share = choices of a token), or
