@@ -38,6 +38,7 @@
 #include "frugal/reuse/host_buffers.hpp"
 #include "frugal/reuse/image_cache.hpp"
 #include "frugal/reuse/image_products.hpp"
+#include "frugal/reuse/packed_products.hpp"
 #include "frugal/reuse/products.hpp"
 #include "frugal/reuse/qsa_layout.hpp"
 #include "frugal/reuse/qsa_layouts.hpp"

@@ -1,5 +1,7 @@
 // Instantiates the choice of blocks for every scalar type of block keys, and the other choices: experts, tokens.
 #include "frugal/ops/block_select/block_select_cuda.cuh"
+#include "frugal/ops/block_select/index_keys_cuda.cuh"
+#include "frugal/ops/moe/combine_cuda.cuh"
 #include "frugal/ops/moe/router_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.cuh"
 
@@ -22,8 +24,21 @@ FRUGAL_INSTANTIATE(half)
 FRUGAL_INSTANTIATE(bfloat16)
 FRUGAL_INSTANTIATE(quant::q8_0)
 #undef FRUGAL_INSTANTIATE
-template __global__ void route_rows<4>(const float*, std::size_t, int, int, int, bool, std::int32_t*, float*, int*);
-template __global__ void route_rows<route_most>(const float*, std::size_t, int, int, int, bool, std::int32_t*, float*, int*);
-template __global__ void choose_greatest<1024>(const float*, std::size_t, int, std::int32_t*);
+#define FRUGAL_INSTANTIATE(scalar)                                                          \
+    template cudaError_t append_index_keys<norm_weight::plain, scalar>(                     \
+        matrix_view<const float>, const step_rows&, const float*, float, const float*, int, \
+        const contiguous_block_keys<scalar>&, select_row<scalar>*, cudaStream_t);           \
+    template cudaError_t append_index_keys<norm_weight::zero_centred, scalar>(              \
+        matrix_view<const float>, const step_rows&, const float*, float, const float*, int, \
+        const contiguous_block_keys<scalar>&, select_row<scalar>*, cudaStream_t);
+FRUGAL_INSTANTIATE(float)
+FRUGAL_INSTANTIATE(half)
+FRUGAL_INSTANTIATE(bfloat16)
+FRUGAL_INSTANTIATE(std::int8_t)
+#undef FRUGAL_INSTANTIATE
+template cudaError_t route<>(matrix_view<const float>, std::size_t, bool, std::int32_t*, float*, int*, cudaStream_t);
+template cudaError_t combine_experts<>(matrix_view<const float>, const std::int32_t*, const float*, std::size_t,
+                                       matrix_view<const float>, const float*, matrix_view<float>, cudaStream_t);
+template cudaError_t greedy<>(matrix_view<const float>, std::int32_t*, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

@@ -5,23 +5,23 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
-#define FRUGAL_INSTANTIATE(element) template cudaError_t start_elements(element, std::size_t, std::size_t, cudaStream_t);
-FRUGAL_INSTANTIATE(swiglu_element)
-FRUGAL_INSTANTIATE(add_element)
-FRUGAL_INSTANTIATE(add_scaled_element)
-FRUGAL_INSTANTIATE(gate_heads_element)
-FRUGAL_INSTANTIATE(divided_silu_element)
-FRUGAL_INSTANTIATE(divided_double_sigmoid_element)
-FRUGAL_INSTANTIATE(gated_stream_mean_element)
-FRUGAL_INSTANTIATE(add_to_streams_element)
-#undef FRUGAL_INSTANTIATE
+template cudaError_t swiglu<>(matrix_view<const float>, matrix_view<const float>, matrix_view<float>, cudaStream_t);
+template cudaError_t add<>(matrix_view<const float>, matrix_view<float>, cudaStream_t);
+template cudaError_t add_scaled<>(const float*, matrix_view<const float>, matrix_view<float>, cudaStream_t);
+template cudaError_t gate_heads<>(matrix_view<const float>, std::size_t, matrix_view<float>, cudaStream_t);
+template cudaError_t divided_silu<>(float, matrix_view<float>, cudaStream_t);
+template cudaError_t divided_double_sigmoid<>(float, matrix_view<float>, cudaStream_t);
+template cudaError_t gated_stream_mean<>(matrix_view<const float>, matrix_view<const float>, std::size_t, matrix_view<float>,
+                                         cudaStream_t);
+template cudaError_t add_to_streams<>(matrix_view<const float>, matrix_view<const float>, matrix_view<float>, cudaStream_t);
+template cudaError_t expand_streams<>(matrix_view<const float>, matrix_view<float>, cudaStream_t);
 #define FRUGAL_INSTANTIATE(name)                                                                                           \
     template cudaError_t causal_conv1d<activation::name>(matrix_view<const float>, const float*, std::size_t, std::size_t, \
                                                          matrix_view<float>, matrix_view<float>, cudaStream_t);
 FRUGAL_INSTANTIATE(identity)
 FRUGAL_INSTANTIATE(silu)
 #undef FRUGAL_INSTANTIATE
-template __global__ void make_rope_angles<64>(rope_frequencies, const rope_position*, float*);
-template __global__ void rotate_heads<256>(const float*, int, float*, std::size_t, int, int);
+template cudaError_t rope_angles<>(const rope_frequencies&, const rope_position*, std::size_t, float*, cudaStream_t);
+template cudaError_t apply_rope<>(const float*, int, matrix_view<float>, std::size_t, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

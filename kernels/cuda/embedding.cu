@@ -10,8 +10,10 @@ namespace ops::cuda {
                                                        cudaStream_t);
 FRUGAL_FORMATS(FRUGAL_INSTANTIATE)
 #undef FRUGAL_INSTANTIATE
-template __global__ void hash_ngrams<64>(device_ngram_hash, const std::int64_t*, const std::int64_t*, int, std::int64_t*);
-template __global__ void gate_streams<256>(const float*, std::size_t, const float*, std::size_t, const float*, std::size_t, int,
-                                           float*, std::size_t);
+template cudaError_t ngram_rows<>(const device_ngram_hash&, const std::int64_t*, const std::int64_t*, std::size_t, std::int64_t*,
+                                  cudaStream_t);
+template cudaError_t keep_ngram_tokens<>(std::int64_t*, std::size_t, const std::int64_t*, std::size_t, cudaStream_t);
+template cudaError_t ngram_gate<>(matrix_view<const float>, matrix_view<const float>, matrix_view<const float>,
+                                  matrix_view<float>, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

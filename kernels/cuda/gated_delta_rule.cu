@@ -17,6 +17,7 @@ FRUGAL_INSTANTIATE(tiled, key_major)
 FRUGAL_INSTANTIATE(tiled, value_major)
 #undef FRUGAL_INSTANTIATE
 #undef FRUGAL_INSTANTIATE_RULE
-template cudaError_t start_elements(delta_gates_element, std::size_t, std::size_t, cudaStream_t);
+template cudaError_t delta_gates<>(matrix_view<const float>, matrix_view<const float>, const float*, const float*,
+                                   matrix_view<float>, matrix_view<float>, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

@@ -3,14 +3,18 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
-template cudaError_t norm_rows(matrix_view<const float>, std::size_t, float, weighted_norm<norm_weight::plain>,
-                               matrix_view<float>, cudaStream_t);
-template cudaError_t norm_rows(matrix_view<const float>, std::size_t, float, weighted_norm<norm_weight::zero_centred>,
-                               matrix_view<float>, cudaStream_t);
-template cudaError_t norm_rows(matrix_view<const float>, std::size_t, float, plain_l2_norm, matrix_view<float>, cudaStream_t);
-template cudaError_t norm_rows(matrix_view<const float>, std::size_t, float, gated_norm<activation::silu>, matrix_view<float>,
-                               cudaStream_t);
-template cudaError_t norm_rows(matrix_view<const float>, std::size_t, float, gated_norm<activation::sigmoid>, matrix_view<float>,
-                               cudaStream_t);
+#define FRUGAL_INSTANTIATE(weight)                                                                                         \
+    template cudaError_t grouped_rms_norm<norm_weight::weight>(matrix_view<const float>, const float*, std::size_t, float, \
+                                                               matrix_view<float>, cudaStream_t);
+FRUGAL_INSTANTIATE(plain)
+FRUGAL_INSTANTIATE(zero_centred)
+#undef FRUGAL_INSTANTIATE
+template cudaError_t grouped_l2_norm<>(matrix_view<const float>, std::size_t, float, matrix_view<float>, cudaStream_t);
+#define FRUGAL_INSTANTIATE(gate)                                                                                            \
+    template cudaError_t gated_rms_norm<activation::gate>(matrix_view<const float>, matrix_view<const float>, const float*, \
+                                                          float, matrix_view<float>, cudaStream_t);
+FRUGAL_INSTANTIATE(silu)
+FRUGAL_INSTANTIATE(sigmoid)
+#undef FRUGAL_INSTANTIATE
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

@@ -16,7 +16,7 @@ NEEDS_RUNTIME = "device/xrt/"
 
 def available(compiler, flags, header):
     """Whether the system headers that this header needs beyond the standard library exist here."""
-    probes = {"eigen": "Eigen/Core", "device/cuda/": "cuda_runtime.h", "device/cuda/cublas": "cublasLt.h", "device/xrt/": "xrt/xrt_device.h"}
+    probes = {"eigen": "Eigen/Core", "cuda": "cuda_runtime.h", "device/cuda/cublas": "cublasLt.h", "device/xrt/": "xrt/xrt_device.h"}
     for part, needed in probes.items():
         if part in header and checks.compile_text(compiler, f"#include <{needed}>\n", flags + ["-w"]).returncode != 0:
             return False

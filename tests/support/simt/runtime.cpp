@@ -55,6 +55,7 @@ struct state {
     std::set<CUstream_st*> streams;
     std::map<void*, std::size_t> memory;
     std::set<void*> pinned;
+    std::set<CUgraphExec_st*> ready_graphs;
     std::exception_ptr fault;  // of a kernel that ran where nobody could be told
 
     [[nodiscard]] bool capturing() const {
@@ -258,6 +259,9 @@ cudaError_t cudaDeviceReset() {  // whatever was alive is gone
     for (const auto& [memory, bytes] : s.memory) simt::release(memory);
     for (void* memory : s.pinned) std::free(memory);
     for (CUstream_st* stream : s.streams) delete stream;
+    for (CUgraphExec_st* graph : s.ready_graphs) delete graph;
+    s.report.graphs -= s.ready_graphs.size();
+    s.ready_graphs.clear();
     s.memory.clear();
     s.pinned.clear();
     s.streams.clear();
@@ -300,6 +304,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 cudaError_t cudaMallocHost(void** out, std::size_t bytes) {
     SIMT_ENTER();
+    ++simt::self().report.allocation_calls;
     *out = std::malloc(bytes);
     if (*out == nullptr) return simt::remember(cudaErrorMemoryAllocation);
     std::memset(*out, 0xFF, bytes);
@@ -420,12 +425,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
     stream->capturing = false;  // whatever happened: the stream is usable again
     SIMT_ENTER();
     *out = new CUgraph_st{std::move(stream->captured)};
+    ++simt::self().report.recordings;
     ++simt::self().report.graphs;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
     SIMT_ENTER();
     *out = new CUgraphExec_st{graph->operations};
+    simt::self().ready_graphs.insert(*out);
     ++simt::self().report.graphs;
     return cudaSuccess;
 }
@@ -441,6 +448,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    if (simt::self().ready_graphs.erase(graph) == 0) return simt::remember(cudaErrorInvalidValue);
     simt::drain_quietly();
     --simt::self().report.graphs;
     delete graph;

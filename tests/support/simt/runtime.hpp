@@ -31,7 +31,7 @@ void fail_call(std::string_view function, cudaError_t error, int skip = 0, bool 
 struct runtime_report {
     std::size_t allocations = 0, allocated_bytes = 0, pinned = 0;  ///< alive
     std::size_t streams = 0, events = 0, graphs = 0;               ///< alive
-    std::uint64_t kernels = 0, graph_launches = 0, synchronizations = 0, allocation_calls = 0;
+    std::uint64_t kernels = 0, graph_launches = 0, recordings = 0, synchronizations = 0, allocation_calls = 0;
     std::uint64_t bytes_to_device = 0, bytes_to_host = 0;
 };
 const runtime_report& runtime();

@@ -72,6 +72,7 @@ public:
     using image = cuda_image;
     using source = quant::weight_view;
     using image_formats = Formats;
+    using prefill = Prefill;
     static constexpr std::string_view name = "cuda";
 
     /// Opens device `index`. `host` are the arguments of the host CPU device, such as an executor. Errors: device_failed (no
@@ -123,6 +124,8 @@ public:
     /// What lives on the device hangs on these. Precondition: !lost().
     [[nodiscard]] const gpu::context_ref& context() const noexcept { return context_; }
     [[nodiscard]] const gpu::stream& queue() const noexcept { return *queue_; }
+    /// Passes on how work of yours on the queue went, and notes where that lost the device.
+    [[nodiscard]] status note(status outcome) { return noticing(std::move(outcome)); }
 
     /// Packs matrices, which may differ in format, and uploads them. An error leaves nothing allocated. Errors:
     /// unsupported_format, shape_mismatch (also unequal columns), invalid_argument, out_of_memory, device_failed, device_lost.

@@ -8,7 +8,7 @@
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/transpose_sum.cuh"
 #include "frugal/device/cuda/warp.cuh"
-#include "frugal/ops/attention/attention_cpu.hpp"
+#include "frugal/ops/attention/attention_cuda.hpp"
 #include "frugal/tensor/scalar.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -16,23 +16,8 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
 
-inline constexpr int split_keys = 128;  ///< keys of a span, counted along a query's own list: part of the order of summation
 inline constexpr int split_warps = 4;
 inline constexpr int split_most_dim = 256;  ///< features of a head, at most
-
-/// Heads of an attention. Query head h reads key-value head h / (heads / kv_heads).
-struct split_heads {
-    std::size_t heads = 0, kv_heads = 0, head_dim = 0;
-};
-
-/// What one row of queries attends to: the first `visible` keys of `list`, or of the sequence if `list` is null. All on the
-/// device.
-template <class Scalar>
-struct split_row {
-    key_value_view<Scalar> cache;
-    const std::uint32_t* list = nullptr;
-    std::uint32_t visible = 0;
-};
 
 /// Feature i of a stored row.
 FRUGAL_DEVICE float feature_at(const float* row, int i) { return row[i]; }
@@ -257,17 +242,9 @@ __global__ void __launch_bounds__(Threads)
     }
 }
 
-/// Floats of `partial` that split_attention needs for rows that see at most `visible` keys.
-[[nodiscard]] constexpr std::size_t split_partial(std::size_t rows, const split_heads& shape, std::size_t visible) noexcept {
-    return rows * shape.heads * ((visible + split_keys - 1) / split_keys) * (shape.head_dim + 2);
-}
-
-/// As ops::attention, on device memory: rows [q.rows()], each seeing at most `visible` keys; partial: split_partial floats. The
-/// bits of a row depend on its own query and list alone. Errors: cudaErrorInvalidValue for heads of more than 256 features.
 template <class Scalar>
-[[nodiscard]] cudaError_t split_attention(matrix_view<const float> q, const split_heads& shape, float scale,
-                                          const split_row<Scalar>* rows, std::size_t visible, float* partial,
-                                          matrix_view<float> y, cudaStream_t stream) {
+cudaError_t split_attention(matrix_view<const float> q, const split_heads& shape, float scale, const split_row<Scalar>* rows,
+                            std::size_t visible, float* partial, matrix_view<float> y, cudaStream_t stream) {
     if (q.rows() == 0) return cudaSuccess;
     if (shape.head_dim > static_cast<std::size_t>(split_most_dim) || shape.head_dim % stored_features<Scalar>::block != 0)
         return cudaErrorInvalidValue;

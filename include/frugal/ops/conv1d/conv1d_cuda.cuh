@@ -4,6 +4,7 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/activation/activation.hpp"
+#include "frugal/ops/conv1d/conv1d_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -54,11 +55,9 @@ __global__ void __launch_bounds__(Threads) shift_history(conv1d_arguments a) {
         a.state[static_cast<std::size_t>(to) * a.state_stride + static_cast<std::size_t>(c)] = conv1d_row(a, to + a.tokens, c);
 }
 
-/// As ops::causal_conv1d, on device memory; x and y do not overlap. The same bits for any split of the tokens into calls.
 template <class Activation>
-[[nodiscard]] cudaError_t causal_conv1d(matrix_view<const float> x, const float* weights, std::size_t kernel,
-                                        std::size_t dilation, matrix_view<float> state, matrix_view<float> y,
-                                        cudaStream_t stream) {
+cudaError_t causal_conv1d(matrix_view<const float> x, const float* weights, std::size_t kernel, std::size_t dilation,
+                          matrix_view<float> state, matrix_view<float> y, cudaStream_t stream) {
     constexpr unsigned threads = 128;
     constexpr std::size_t few = 8;  // tokens for which one kernel does both
     if (x.rows() == 0 || x.cols() == 0) return cudaSuccess;

@@ -5,6 +5,7 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/activation/activation.hpp"
+#include "frugal/ops/elementwise/elementwise_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -81,6 +82,12 @@ struct gated_stream_mean_element {
         y(r, c) = sum / static_cast<float>(streams);
     }
 };
+struct expand_streams_element {
+    device_rows<const float> x;
+    device_rows<float> y;
+    std::size_t hidden;
+    FRUGAL_DEVICE void operator()(std::size_t r, std::size_t c) const { y(r, c) = x(r, c % hidden); }
+};
 struct add_to_streams_element {
     device_rows<const float> scale, x;
     device_rows<float> streams;
@@ -94,36 +101,43 @@ struct add_to_streams_element {
     }
 };
 
-// On device memory, otherwise as the operators of the same names in ops.
-
-[[nodiscard]] inline cudaError_t swiglu(matrix_view<const float> gate, matrix_view<const float> up, matrix_view<float> y,
-                                        cudaStream_t stream) {
+template <class Unit>
+cudaError_t swiglu(matrix_view<const float> gate, matrix_view<const float> up, matrix_view<float> y, cudaStream_t stream) {
     return start_elements(swiglu_element{gate, up, y}, y.rows(), y.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t add(matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream) {
+template <class Unit>
+cudaError_t add(matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream) {
     return start_elements(add_element{x, y}, y.rows(), y.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t add_scaled(const float* scale, matrix_view<const float> x, matrix_view<float> y,
-                                            cudaStream_t stream) {
+template <class Unit>
+cudaError_t add_scaled(const float* scale, matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream) {
     return start_elements(add_scaled_element{scale, x, y}, y.rows(), y.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t gate_heads(matrix_view<const float> gate, std::size_t heads, matrix_view<float> y,
-                                            cudaStream_t stream) {
+template <class Unit>
+cudaError_t gate_heads(matrix_view<const float> gate, std::size_t heads, matrix_view<float> y, cudaStream_t stream) {
     return start_elements(gate_heads_element{gate, y, y.cols() / heads, gate.cols() / heads}, y.rows(), y.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t divided_silu(float divisor, matrix_view<float> x, cudaStream_t stream) {
+template <class Unit>
+cudaError_t divided_silu(float divisor, matrix_view<float> x, cudaStream_t stream) {
     return start_elements(divided_silu_element{divisor, x}, x.rows(), x.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t divided_double_sigmoid(float divisor, matrix_view<float> x, cudaStream_t stream) {
+template <class Unit>
+cudaError_t divided_double_sigmoid(float divisor, matrix_view<float> x, cudaStream_t stream) {
     return start_elements(divided_double_sigmoid_element{divisor, x}, x.rows(), x.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t gated_stream_mean(matrix_view<const float> gate, matrix_view<const float> x, std::size_t streams,
-                                                   matrix_view<float> y, cudaStream_t stream) {
+template <class Unit>
+cudaError_t gated_stream_mean(matrix_view<const float> gate, matrix_view<const float> x, std::size_t streams,
+                              matrix_view<float> y, cudaStream_t stream) {
     return start_elements(gated_stream_mean_element{gate, x, y, streams, y.cols()}, y.rows(), y.cols(), stream);
 }
-[[nodiscard]] inline cudaError_t add_to_streams(matrix_view<const float> scale, matrix_view<const float> x,
-                                                matrix_view<float> streams, cudaStream_t stream) {
+template <class Unit>
+cudaError_t add_to_streams(matrix_view<const float> scale, matrix_view<const float> x, matrix_view<float> streams,
+                           cudaStream_t stream) {
     return start_elements(add_to_streams_element{scale, x, streams, scale.cols(), x.cols()}, x.rows(), x.cols(), stream);
+}
+template <class Unit>
+cudaError_t expand_streams(matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream) {
+    return start_elements(expand_streams_element{x, y, x.cols()}, y.rows(), y.cols(), stream);
 }
 
 }  // namespace ops::cuda

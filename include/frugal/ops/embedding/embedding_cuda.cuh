@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "frugal/device/cuda/portable.cuh"
+#include "frugal/ops/embedding/embedding_cuda.hpp"
 #include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/tensor/view.hpp"
 
@@ -37,11 +38,9 @@ __global__ void __launch_bounds__(Threads)
     }
 }
 
-/// y[i] = row rows[i] of a table of Format in panels of `panel_bytes` bytes; a negative entry gives zeros. All on the device;
-/// rows are within the table.
 template <class Format>
-[[nodiscard]] cudaError_t embedding_rows(const std::byte* table, std::size_t panel_bytes, const std::int64_t* rows,
-                                         matrix_view<float> y, cudaStream_t stream) {
+cudaError_t embedding_rows(const std::byte* table, std::size_t panel_bytes, const std::int64_t* rows, matrix_view<float> y,
+                           cudaStream_t stream) {
     constexpr unsigned threads = 128;
     const std::size_t groups = (y.cols() + quant::panel_group - 1) / quant::panel_group;
     if (y.rows() == 0 || groups == 0) return cudaSuccess;

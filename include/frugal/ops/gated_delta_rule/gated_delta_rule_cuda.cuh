@@ -7,6 +7,7 @@
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.cuh"
+#include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.hpp"
 #include "frugal/ops/gated_delta_rule/policies.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -166,10 +167,9 @@ struct delta_gates_element {
     }
 };
 
-/// As ops::delta_gates, on device memory.
-[[nodiscard]] inline cudaError_t delta_gates(matrix_view<const float> a, matrix_view<const float> b, const float* a_neg_exp,
-                                             const float* dt_bias, matrix_view<float> g, matrix_view<float> beta,
-                                             cudaStream_t stream) {
+template <class Unit>
+cudaError_t delta_gates(matrix_view<const float> a, matrix_view<const float> b, const float* a_neg_exp, const float* dt_bias,
+                        matrix_view<float> g, matrix_view<float> beta, cudaStream_t stream) {
     return start_elements(delta_gates_element{a, b, a_neg_exp, dt_bias, g, beta}, a.rows(), a.cols(), stream);
 }
 

@@ -5,6 +5,7 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/warp.cuh"
+#include "frugal/ops/moe/router_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -84,11 +85,9 @@ __global__ void __launch_bounds__(32 * route_warps)
     for (int k = lane; k < top_k; k += 32) out_weight[k] /= sum;
 }
 
-/// As ops::route, on device memory: index, weight [rows][top_k]. A row with a logit that is not finite gets experts 0 and
-/// weights NaN, and *first_bad becomes its number if that is lower (the caller sets it to the number of rows or more before).
-/// Errors: cudaErrorInvalidValue for more than 512 experts, or top_k of 0 or more than there are.
-[[nodiscard]] inline cudaError_t route(matrix_view<const float> logits, std::size_t top_k, bool renormalise, std::int32_t* index,
-                                       float* weight, int* first_bad, cudaStream_t stream) {
+template <class Unit>
+cudaError_t route(matrix_view<const float> logits, std::size_t top_k, bool renormalise, std::int32_t* index, float* weight,
+                  int* first_bad, cudaStream_t stream) {
     const std::size_t experts = logits.cols();
     if (top_k == 0 || top_k > experts || experts > 32 * static_cast<std::size_t>(route_most)) return cudaErrorInvalidValue;
     if (logits.rows() == 0) return cudaSuccess;

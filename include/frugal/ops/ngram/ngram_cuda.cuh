@@ -7,18 +7,12 @@
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/warp.cuh"
 #include "frugal/ops/activation/activation.hpp"
+#include "frugal/ops/ngram/ngram_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
-
-/// An ngram_hash whose arrays are on the device.
-struct device_ngram_hash {
-    int ngram_size = 0, heads_per_ngram = 0;
-    std::int64_t eos = 0;
-    const std::uint64_t *multipliers = nullptr, *head_offsets = nullptr, *head_sizes = nullptr;
-};
 
 /// One thread a token.
 template <int Threads>
@@ -43,14 +37,34 @@ __global__ void __launch_bounds__(Threads)
     }
 }
 
-/// As ngram_hash::rows, on device memory: before [ngram_size - 1], tokens [count], rows [count][heads]; every token is of the
-/// vocabulary.
-[[nodiscard]] inline cudaError_t ngram_rows(const device_ngram_hash& hash, const std::int64_t* before, const std::int64_t* tokens,
-                                            std::size_t count, std::int64_t* rows, cudaStream_t stream) {
+template <class Unit>
+cudaError_t ngram_rows(const device_ngram_hash& hash, const std::int64_t* before, const std::int64_t* tokens, std::size_t count,
+                       std::int64_t* rows, cudaStream_t stream) {
     constexpr unsigned threads = 64;
     if (count == 0) return cudaSuccess;
     return device::gpu::launch(hash_ngrams<threads>, dim3(static_cast<unsigned>((count + threads - 1) / threads)), dim3(threads),
                                0, stream, hash, before, tokens, static_cast<int>(count), rows);
+}
+
+/// One block, as many threads as tokens are kept.
+template <int Threads>
+__global__ void __launch_bounds__(Threads)
+    shift_tokens(std::int64_t* before, int context, const std::int64_t* __restrict__ tokens, int count) {
+    const int i = static_cast<int>(threadIdx.x), from = i + count;
+    std::int64_t kept = 0;
+    if (i < context) kept = from < context ? before[from] : tokens[from - context];
+    __syncthreads();  // everybody has read
+    if (i < context) before[i] = kept;
+}
+
+template <class Unit>
+cudaError_t keep_ngram_tokens(std::int64_t* before, std::size_t context, const std::int64_t* tokens, std::size_t count,
+                              cudaStream_t stream) {
+    constexpr unsigned threads = 64;  // n-grams are no longer
+    if (context > threads) return cudaErrorInvalidValue;
+    if (count == 0 || context == 0) return cudaSuccess;
+    return device::gpu::launch(shift_tokens<threads>, dim3(1), dim3(threads), 0, stream, before, static_cast<int>(context),
+                               tokens, static_cast<int>(count));
 }
 
 /// Grid: [streams, rows].
@@ -74,9 +88,9 @@ __global__ void __launch_bounds__(Threads)
         y[row * y_stride + first + static_cast<std::size_t>(i)] = scale * value[row * value_stride + static_cast<std::size_t>(i)];
 }
 
-/// As ops::ngram_gate, on device memory. y may be the memory of key.
-[[nodiscard]] inline cudaError_t ngram_gate(matrix_view<const float> key, matrix_view<const float> query,
-                                            matrix_view<const float> value, matrix_view<float> y, cudaStream_t stream) {
+template <class Unit>
+cudaError_t ngram_gate(matrix_view<const float> key, matrix_view<const float> query, matrix_view<const float> value,
+                       matrix_view<float> y, cudaStream_t stream) {
     constexpr unsigned threads = 256;
     if (value.rows() == 0 || value.cols() == 0) return cudaSuccess;
     return device::gpu::launch(gate_streams<threads>,

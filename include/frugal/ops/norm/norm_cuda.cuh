@@ -6,6 +6,7 @@
 #include "frugal/device/cuda/warp.cuh"
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/norm/norm_cpu.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -72,23 +73,20 @@ template <class Finish>
     return start(norm_groups<Finish, 512>, 512);
 }
 
-/// As ops::grouped_rms_norm, on device memory. w: [x.cols()].
 template <norm_weight_policy NormWeight>
-[[nodiscard]] cudaError_t grouped_rms_norm(matrix_view<const float> x, const float* w, std::size_t group, float eps,
-                                           matrix_view<float> y, cudaStream_t stream) {
+cudaError_t grouped_rms_norm(matrix_view<const float> x, const float* w, std::size_t group, float eps, matrix_view<float> y,
+                             cudaStream_t stream) {
     return norm_rows(x, group, eps, weighted_norm<NormWeight>{w}, y, stream);
 }
 
-/// As ops::grouped_l2_norm, on device memory.
-[[nodiscard]] inline cudaError_t grouped_l2_norm(matrix_view<const float> x, std::size_t group, float eps, matrix_view<float> y,
-                                                 cudaStream_t stream) {
+template <class Unit>
+cudaError_t grouped_l2_norm(matrix_view<const float> x, std::size_t group, float eps, matrix_view<float> y, cudaStream_t stream) {
     return norm_rows(x, group, eps, plain_l2_norm{}, y, stream);
 }
 
-/// As ops::gated_rms_norm, on device memory. w: [x.cols()].
 template <class Gate>
-[[nodiscard]] cudaError_t gated_rms_norm(matrix_view<const float> x, matrix_view<const float> gate, const float* w, float eps,
-                                         matrix_view<float> y, cudaStream_t stream) {
+cudaError_t gated_rms_norm(matrix_view<const float> x, matrix_view<const float> gate, const float* w, float eps,
+                           matrix_view<float> y, cudaStream_t stream) {
     return norm_rows(x, x.cols(), eps, gated_norm<Gate>{w, gate.data(), gate.stride()}, y, stream);
 }
 

@@ -5,18 +5,12 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/rope/position.hpp"
+#include "frugal/ops/rope/rope_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
-
-/// A rope_table on the device: its frequencies, and rope_table::component of each.
-struct rope_frequencies {
-    const float* inv_freq = nullptr;           ///< [pairs]
-    const std::uint8_t* components = nullptr;  ///< [pairs]
-    int pairs = 0;                             ///< rotary_dim / 2
-};
 
 /// Cosines, then sines of each position's angles. Grid: positions; blocks of any size.
 template <int Threads>
@@ -49,17 +43,16 @@ __global__ void __launch_bounds__(Threads) rotate_heads(const float* __restrict_
     }
 }
 
-/// As ops::rope_angles, on device memory. angles: [positions][2 * pairs], without gaps.
-[[nodiscard]] inline cudaError_t rope_angles(const rope_frequencies& table, const rope_position* positions, std::size_t count,
-                                             float* angles, cudaStream_t stream) {
+template <class Unit>
+cudaError_t rope_angles(const rope_frequencies& table, const rope_position* positions, std::size_t count, float* angles,
+                        cudaStream_t stream) {
     if (count == 0 || table.pairs == 0) return cudaSuccess;
     return device::gpu::launch(make_rope_angles<64>, dim3(static_cast<unsigned>(count)), dim3(64), 0, stream, table, positions,
                                angles);
 }
 
-/// As ops::apply_rope, on device memory: angles of rope_angles, head h of x at feature h * (x.cols() / heads).
-[[nodiscard]] inline cudaError_t apply_rope(const float* angles, int pairs, matrix_view<float> x, std::size_t heads,
-                                            cudaStream_t stream) {
+template <class Unit>
+cudaError_t apply_rope(const float* angles, int pairs, matrix_view<float> x, std::size_t heads, cudaStream_t stream) {
     if (x.rows() == 0 || pairs == 0) return cudaSuccess;
     return device::gpu::launch(rotate_heads<256>, dim3(static_cast<unsigned>(x.rows())), dim3(256), 0, stream, angles, pairs,
                                x.data(), x.stride(), static_cast<int>(heads), static_cast<int>(x.cols() / heads));

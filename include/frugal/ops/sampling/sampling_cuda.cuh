@@ -5,6 +5,7 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/block_select/block_select_cuda.cuh"
+#include "frugal/ops/sampling/sampling_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -54,8 +55,8 @@ __global__ void __launch_bounds__(Threads)
         shared.bad[0] != 0 || best == 0 ? -1 : static_cast<std::int32_t>(~static_cast<unsigned>(best & 0xFFFFFFFFu));
 }
 
-/// As ops::greedy for every row of logits, on device memory: the token, or -1 where ops::greedy has an error.
-[[nodiscard]] inline cudaError_t greedy(matrix_view<const float> logits, std::int32_t* chosen, cudaStream_t stream) {
+template <class Unit>
+cudaError_t greedy(matrix_view<const float> logits, std::int32_t* chosen, cudaStream_t stream) {
     constexpr unsigned threads = 1024;
     if (logits.rows() == 0) return cudaSuccess;
     return device::gpu::launch(choose_greatest<threads>, dim3(static_cast<unsigned>(logits.rows())), dim3(threads), 0, stream,

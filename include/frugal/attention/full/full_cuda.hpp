@@ -1,0 +1,171 @@
+#pragma once
+/// Full attention on a GPU: weights, cache and every operator there. One sequence.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "frugal/attention/full/gated_heads.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/ops/attention/attention_cuda.hpp"
+#include "frugal/ops/attention/precision.hpp"
+#include "frugal/ops/attention/step_cuda.hpp"
+#include "frugal/ops/elementwise/elementwise_cuda.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
+#include "frugal/ops/rope/rope_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace attention {
+
+/// What all attention layers of a step share, on the device.
+struct cuda_attention_inputs {
+    const float* angles = nullptr;           ///< [rows][2 * pairs], of ops::cuda::rope_angles
+    int pairs = 0;                           ///< rotary_dim / 2
+    const std::uint32_t* visible = nullptr;  ///< [rows]: tokens up to each, itself included
+    std::size_t most_visible = 0;            ///< no row sees more: bounds the work that is started
+};
+
+/// What the layers of a step use one after the other, for `rows` tokens at most.
+struct cuda_attention_buffers {
+    matrix_view<float> queries_and_gates, keys, values, attended;
+    float* partial = nullptr;
+    std::size_t partial_size = 0;  ///< floats
+
+    /// Room for the partial results of as many rows at once as fit into this many floats, but of one at least.
+    static constexpr std::size_t wanted_partial = std::size_t{1} << 22;
+
+    [[nodiscard]] static result<cuda_attention_buffers> create(device::gpu::room& memory, const full_dims& d, std::size_t rows,
+                                                               std::size_t max_tokens) {
+        cuda_attention_buffers out;
+        FRUGAL_TRY_ASSIGN(out.queries_and_gates, memory.matrix(rows, d.heads * 2 * d.head_dim));
+        FRUGAL_TRY_ASSIGN(out.keys, memory.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(out.values, memory.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(out.attended, memory.input_matrix(rows, d.heads * d.head_dim));
+        const std::size_t row = ops::cuda::split_partial(1, {d.heads, d.kv_heads, d.head_dim}, max_tokens);
+        out.partial_size = std::max(row, std::min(rows * row, wanted_partial));
+        FRUGAL_TRY_ASSIGN(out.partial, memory.array<float>(out.partial_size));
+        return out;
+    }
+};
+
+/// Keys and values of one sequence on a device, max_tokens at most, in the precision Scalar.
+template <key_value_scalar Scalar>
+struct cuda_kv_cache {
+    ops::cuda::contiguous_cache<Scalar> data;
+    ops::cuda::split_row<Scalar>* rows = nullptr;  ///< one for each token of a step; all see this cache
+
+    [[nodiscard]] static result<cuda_kv_cache> create(device::gpu::room& memory, const full_dims& d, std::size_t rows,
+                                                      std::size_t max_tokens) {
+        using element = typename ops::stored_features<Scalar>::element;
+        if (d.head_dim % ops::stored_features<Scalar>::block != 0)
+            return fail(errc::invalid_argument, "heads of ", d.head_dim, " features do not fill the blocks of the cache");
+        cuda_kv_cache out;
+        out.data.stride = ops::stored_features<Scalar>::elements(d.kv_heads * d.head_dim);
+        FRUGAL_TRY_ASSIGN(out.data.keys, memory.array<element>(max_tokens * out.data.stride));
+        FRUGAL_TRY_ASSIGN(out.data.values, memory.array<element>(max_tokens * out.data.stride));
+        // One chunk holds all tokens.
+        const element* const chunks[2] = {out.data.keys, out.data.values};
+        FRUGAL_TRY_ASSIGN(const element* const* const table, memory.copy(std::span<const element* const>(chunks)));
+        const std::vector<ops::cuda::split_row<Scalar>> same(rows, {{table, table + 1, 40, out.data.stride}, nullptr, 0});
+        FRUGAL_TRY_ASSIGN(out.rows, memory.copy(std::span<const ops::cuda::split_row<Scalar>>(same)));
+        return out;
+    }
+};
+
+namespace detail {
+
+/// Norms, rotates and appends what the products have left in the buffers. Queued.
+template <class NormWeight, class Device, class Scalar>
+[[nodiscard]] status finish_heads(const device::gpu::pass<Device>& pass, const full_dims& d, const float* q_norm,
+                                  const float* k_norm, const cuda_kv_cache<Scalar>& cache, const cuda_attention_inputs& shared,
+                                  matrix_view<float> queries_and_gates, matrix_view<float> keys, matrix_view<float> values) {
+    const cudaStream_t stream = pass.stream();
+    const auto query_heads = heads_as_rows(queries_and_gates, d.heads, d.head_dim);
+    const auto key_heads = heads_as_rows(keys, d.kv_heads, d.head_dim);
+    FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(query_heads, q_norm, d.head_dim, d.eps, query_heads, stream)));
+    FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key_heads, k_norm, d.head_dim, d.eps, key_heads, stream)));
+    FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries_and_gates, d.heads, stream)));
+    FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, keys, d.kv_heads, stream)));
+    return pass.start(ops::cuda::append_keys_values(keys, values, shared.visible, cache.data, cache.rows, stream));
+}
+
+/// Attends as the cache's rows say, as many rows at once as there is room for partial results. Queued.
+template <class Device, class Scalar>
+[[nodiscard]] status attend_rows(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
+                                 std::size_t most_visible, const cuda_attention_buffers& all, std::size_t rows) {
+    const ops::cuda::split_heads shape{d.heads, d.kv_heads, d.head_dim};
+    const std::size_t at_once = std::max<std::size_t>(1, all.partial_size / ops::cuda::split_partial(1, shape, most_visible));
+    for (std::size_t first = 0; first < rows; first += at_once) {
+        const std::size_t count = std::min(at_once, rows - first);
+        FRUGAL_TRY(pass.start(ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)),
+                                                         shape, d.scale(), cache.rows + first, most_visible, all.partial,
+                                                         all.attended.rows_range(first, count), pass.stream())));
+    }
+    return {};
+}
+
+/// The gates of the heads, applied to what they attended to; see projected_heads::gates. Queued.
+template <class Device>
+[[nodiscard]] status apply_gates(const device::gpu::pass<Device>& pass, const full_dims& d, matrix_view<float> queries_and_gates,
+                                 matrix_view<float> attended) {
+    const matrix_view<const float> gates(queries_and_gates.data() + d.head_dim, queries_and_gates.rows(),
+                                         queries_and_gates.cols(), queries_and_gates.stride());
+    return pass.start(ops::cuda::gate_heads(gates, d.heads, attended, pass.stream()));
+}
+
+}  // namespace detail
+
+/// One layer of attention::full<NormWeight, Scalar> with its cache. Device: device::cuda<…>.
+template <class NormWeight, key_value_scalar Scalar, class Device>
+class cuda_full {
+public:
+    /// Packs the weights and takes an empty cache. `rows`: most tokens of a step. Errors: shape_mismatch, invalid_argument,
+    /// those of packing, out_of_memory.
+    [[nodiscard]] static result<cuda_full> create(Device& dev, device::gpu::room& memory, const full_dims& d,
+                                                  const full_weights& w, std::size_t rows, std::size_t max_tokens,
+                                                  const reuse::source_unneeded& unneeded) {
+        if (w.q_norm.size() != d.head_dim || w.k_norm.size() != d.head_dim)
+            return fail(errc::shape_mismatch, "attention of heads of ", d.head_dim, " features with norms of ", w.q_norm.size(),
+                        " and ", w.k_norm.size());
+        cuda_full out;
+        FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
+        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.copy(w.q_norm));
+        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.copy(w.k_norm));
+        FRUGAL_TRY_ASSIGN(out.cache_, cuda_kv_cache<Scalar>::create(memory, d, rows, max_tokens));
+        return out;
+    }
+
+    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls.
+    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_attention_buffers& all,
+                                 const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
+        const std::size_t rows = x.rows();
+        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
+        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values),
+                   attended = own(all.attended);
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
+        FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
+        FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
+        FRUGAL_TRY(detail::attend_rows(pass, d, cache_, shared.most_visible, all, rows));
+        FRUGAL_TRY(detail::apply_gates(pass, d, queries, attended));
+        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(attended));
+        return pass.multiply(products_.template image<out_product>(), inner, {y});
+    }
+    [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
+
+private:
+    using products = reuse::packed_products<full_products, Device>;
+
+    products products_;
+    const float *q_norm_ = nullptr, *k_norm_ = nullptr;
+    cuda_kv_cache<Scalar> cache_;
+};
+
+}  // namespace attention
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,108 @@
+#pragma once
+/// The Gated DeltaNet layer on a GPU: weights, state and every operator there. One sequence.
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "frugal/attention/gdn/gdn.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/ops/conv1d/conv1d_cuda.hpp"
+#include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace attention {
+
+/// What the layers of a step use one after the other, for `rows` tokens at most.
+struct cuda_gdn_buffers {
+    matrix_view<float> qkv, mixed, z, read, g, beta;
+
+    [[nodiscard]] static result<cuda_gdn_buffers> create(device::gpu::room& memory, const gdn_dims& d, std::size_t rows) {
+        cuda_gdn_buffers out;
+        FRUGAL_TRY_ASSIGN(out.qkv, memory.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(out.mixed, memory.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(out.z, memory.matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(out.read, memory.matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(out.g, memory.matrix(rows, d.value_heads));
+        FRUGAL_TRY_ASSIGN(out.beta, memory.matrix(rows, d.value_heads));
+        return out;
+    }
+};
+
+/// One layer of attention::gdn<Pairing, Gate> with its state. Device: device::cuda<…>.
+template <class Pairing, class Gate, class Device>
+class cuda_gdn {
+public:
+    /// Packs the weights and takes an empty state. Errors: shape_mismatch, unsupported (values of all heads
+    /// together that are no whole groups of 32), those of packing, out_of_memory.
+    [[nodiscard]] static result<cuda_gdn> create(Device& dev, device::gpu::room& memory, const gdn_dims& d, const gdn_weights& w,
+                                                 const reuse::source_unneeded& unneeded) {
+        if (w.conv.size() != d.channels() * d.conv_kernel || w.a_neg_exp.size() != d.value_heads ||
+            w.dt_bias.size() != d.value_heads || w.norm.size() != d.value_dim)
+            return fail(errc::shape_mismatch, "Gated DeltaNet layer with small weights of other sizes than ", d.channels(),
+                        " channels and ", d.value_heads, " heads of ", d.value_dim);
+        if (d.values() % quant::panel_group != 0)  // rows of heads, and at once an input of a product
+            return fail(errc::unsupported, "Gated DeltaNet on a GPU with values of ", d.values(), " features: whole groups of ",
+                        quant::panel_group, " are needed");
+        cuda_gdn out;
+        FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
+        FRUGAL_TRY_ASSIGN(out.conv_, memory.copy(w.conv));
+        FRUGAL_TRY_ASSIGN(out.a_neg_exp_, memory.copy(w.a_neg_exp));
+        FRUGAL_TRY_ASSIGN(out.dt_bias_, memory.copy(w.dt_bias));
+        FRUGAL_TRY_ASSIGN(out.norm_, memory.copy(w.norm));
+        FRUGAL_TRY_ASSIGN(out.state_, memory.array<float>(d.rule().state_size()));
+        FRUGAL_TRY_ASSIGN(out.history_, memory.matrix(d.conv_kernel - 1, d.channels()));
+        return out;
+    }
+
+    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls.
+    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_gdn_buffers& all,
+                                 matrix_view<const float> x, matrix_view<float> y) {
+        const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
+        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
+        const auto qkv = own(all.qkv), mixed = own(all.mixed), z = own(all.z), read = own(all.read), g = own(all.g),
+                   beta = own(all.beta);
+        const cudaStream_t stream = pass.stream();
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
+        FRUGAL_TRY(pass.multiply(products_.template image<gdn_qkv_product>(), input, {qkv}));
+        FRUGAL_TRY(pass.multiply(products_.template image<gdn_z_product>(), input, {z}));
+        FRUGAL_TRY(pass.multiply(products_.template image<gdn_gates_product>(), input, {g, beta}));
+        FRUGAL_TRY(pass.start(ops::cuda::delta_gates(g, beta, a_neg_exp_, dt_bias_, g, beta, stream)));
+        FRUGAL_TRY(
+            pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(qkv, conv_, d.conv_kernel, 1, history_, mixed, stream)));
+        const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
+        FRUGAL_TRY(
+            pass.start(ops::cuda::grouped_l2_norm(queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>(
+            d.rule(), mixed.cols_range(0, keys), mixed.cols_range(keys, keys), mixed.cols_range(2 * keys, d.values()), g, beta,
+            state_, read, stream)));
+        const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
+        const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
+        FRUGAL_TRY(pass.start(ops::cuda::gated_rms_norm<Gate>(heads, gates, norm_, d.eps, heads, stream)));
+        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(read));
+        return pass.multiply(products_.template image<gdn_out_product>(), inner, {y});
+    }
+
+    /// Queues that the sequence is empty again.
+    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass, const gdn_dims& d) {
+        FRUGAL_TRY(pass.zero(state_, d.rule().state_size() * sizeof(float)));
+        return pass.zero(history_.data(), history_.rows() * history_.cols() * sizeof(float));
+    }
+    [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
+
+private:
+    using products = reuse::packed_products<gdn_products, Device>;
+
+    products products_;
+    const float *conv_ = nullptr, *a_neg_exp_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr;
+    float* state_ = nullptr;
+    matrix_view<float> history_;
+};
+
+}  // namespace attention
+
+FRUGAL_NAMESPACE_END

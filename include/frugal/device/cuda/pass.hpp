@@ -1,0 +1,132 @@
+#pragma once
+/// Queues the work of a step on a GPU: kernels, and products with images. Nothing here allocates or waits.
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/cuda.hpp"
+#include "frugal/device/cuda/products.hpp"
+#include "frugal/device/cuda/room.hpp"
+#include "frugal/quant/list.hpp"
+#include "frugal/quant/panels.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace device::gpu {
+
+/// Work on one stream. Device: device::cuda<…>, whose policies of activations and prefills products follow.
+template <class Device>
+class pass {
+public:
+    using device = Device;
+    using activations_policy = typename Device::activations;
+    using formats = typename Device::image_formats;
+
+    /// `tokens`, `columns`: of the largest input of a product. Errors: out_of_memory, device_failed, device_lost.
+    [[nodiscard]] static result<pass> create(const context_ref& on, const stream& queue, room& memory, std::size_t tokens,
+                                             std::size_t columns) {
+        pass out(on, queue.get());
+        if constexpr (activations_policy::quantized) {
+            const std::size_t groups = tokens * groups_of(columns);
+            FRUGAL_TRY_ASSIGN(out.codes_, memory.template array<std::int8_t>(groups * quant::panel_group));
+            FRUGAL_TRY_ASSIGN(out.sums_, memory.template array<std::int16_t>(groups * 2));
+            FRUGAL_TRY_ASSIGN(out.scales_, memory.template array<float>(groups));
+        }
+        return out;
+    }
+
+    [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+    /// Errors: that of a start of a kernel.
+    [[nodiscard]] status start(cudaError_t started) const { return on_->check("start a kernel", started); }
+
+    /// Queues that these bytes become 0.
+    [[nodiscard]] status zero(void* memory, std::size_t bytes) const {
+        return on_->check("clear memory", cudaMemsetAsync(memory, 0, bytes, stream_));
+    }
+
+    /// x for all products that read it, until the next input: made ready once. x: rows of a room's input_matrix. Errors: of the
+    /// start.
+    [[nodiscard]] result<activations> input(matrix_view<const float> x) const {
+        activations out;
+        out.values = x.data();
+        out.tokens = x.rows();
+        out.groups = groups_of(x.cols());
+        if constexpr (activations_policy::quantized) {
+            FRUGAL_TRY(start(
+                quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream_)));
+            out.codes = codes_;
+            out.sums = sums_;
+            out.scales = scales_;
+        }
+        return out;
+    }
+
+    /// y[i] = x times part i of the image. Errors: of the starts; unsupported_format.
+    [[nodiscard]] status multiply(const cuda_image& w, const activations& x, std::initializer_list<matrix_view<float>> y) const {
+        const quant::panel_view* part = w.parts().data();
+        for (const matrix_view<float>& out : y) FRUGAL_TRY(multiply_part(*part++, x, out));
+        return {};
+    }
+
+    /// y[i] = x[i / share] times the part of the image that experts[i] names; all parts are alike. Errors: as multiply().
+    [[nodiscard]] status multiply_experts(const cuda_image& w, const activations& x, const std::int32_t* experts,
+                                          std::size_t share, matrix_view<float> y) const {
+        expert_product product;
+        product.panels = of(w.parts().front(), x, y);
+        product.experts = experts;
+        product.choices = y.rows();
+        product.share = share;
+        cudaError_t started = cudaSuccess;
+        FRUGAL_TRY(quant::visit<formats>(w.parts().front().type, [&]<class Format>(type_tag<Format>) {
+            started = multiply_expert_panels<Format, activations_policy>(product, stream_);
+        }));
+        return start(started);
+    }
+
+private:
+    [[nodiscard]] static constexpr std::size_t groups_of(std::size_t columns) noexcept {
+        return (columns + quant::panel_group - 1) / quant::panel_group;
+    }
+
+    pass(context_ref on, cudaStream_t stream) : on_(std::move(on)), stream_(stream) {}
+
+    [[nodiscard]] panel_product of(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
+        panel_product product;
+        product.weights = part.data;
+        product.rows = part.rows;
+        product.panel_bytes = part.panel_bytes;
+        product.x = x;
+        product.y = y.data();
+        product.y_stride = y.stride();
+        product.multiprocessors = on_->multiprocessors;
+        return product;
+    }
+
+    [[nodiscard]] status multiply_part(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
+        const panel_product product = of(part, x, y);
+        cudaError_t started = cudaSuccess;
+        FRUGAL_TRY(quant::visit<formats>(part.type, [&]<class Format>(type_tag<Format>) {
+            constexpr bool integers = activations_policy::quantized && quant::coded_layout<quant::panel_of<Format>>;
+            if constexpr (Device::prefill::rounds && !integers)
+                started = x.tokens > 16 ? multiply_panel_tiles<Format>(product, stream_)
+                                        : multiply_panels<Format, activations_policy>(product, stream_);
+            else
+                started = multiply_panels<Format, activations_policy>(product, stream_);
+        }));
+        return start(started);
+    }
+
+    context_ref on_;
+    cudaStream_t stream_;
+    std::int8_t* codes_ = nullptr;
+    std::int16_t* sums_ = nullptr;
+    float* scales_ = nullptr;
+};
+
+}  // namespace device::gpu
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,44 @@
+#pragma once
+/// The dense feed-forward block on a GPU.
+#include <cstddef>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/layer/dense_ffn.hpp"
+#include "frugal/ops/elementwise/elementwise_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace layer {
+
+/// The two wide inputs of the block's last product, for `rows` tokens at most.
+struct cuda_ffn_buffers {
+    matrix_view<float> gate, up;
+
+    [[nodiscard]] static result<cuda_ffn_buffers> create(device::gpu::room& memory, std::size_t rows, std::size_t width) {
+        cuda_ffn_buffers out;
+        FRUGAL_TRY_ASSIGN(out.gate, memory.input_matrix(rows, width));
+        FRUGAL_TRY_ASSIGN(out.up, memory.matrix(rows, width));
+        return out;
+    }
+};
+
+/// As dense_ffn, on device memory, with images of its products: what reuse::packed_products packs for dense_ffn_products.
+/// x, y: [rows, hidden]. Queued.
+template <class Device>
+[[nodiscard]] status dense_ffn(const device::gpu::pass<Device>& pass,
+                               const reuse::packed_products<dense_ffn_products, Device>& products, const cuda_ffn_buffers& all,
+                               matrix_view<const float> x, matrix_view<float> y) {
+    const auto gate = all.gate.rows_range(0, x.rows()), up = all.up.rows_range(0, x.rows());
+    FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
+    FRUGAL_TRY(pass.multiply(products.template image<gate_up_product>(), input, {gate, up}));
+    FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, pass.stream())));
+    FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
+    return pass.multiply(products.template image<down_product>(), inner, {y});
+}
+
+}  // namespace layer
+
+FRUGAL_NAMESPACE_END

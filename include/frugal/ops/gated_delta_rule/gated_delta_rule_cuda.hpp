@@ -1,0 +1,26 @@
+#pragma once
+/// The gated delta rule on a GPU, declared; see ops/README.md.
+#include "frugal/device/cuda/runtime.hpp"
+#include "frugal/ops/gated_delta_rule/policies.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cuda {
+
+/// As ops::gated_delta_rule with scan::recurrent, on device memory: the same bits for any split of the tokens and both layouts.
+/// Precondition: the shapes that ops::gated_delta_rule asks for. Errors: cudaErrorInvalidValue for key heads of more than 256
+/// features.
+template <head_pairing_policy Pairing, state_layout_policy Layout>
+[[nodiscard]] cudaError_t gated_delta_rule(const delta_rule_dims& dims, matrix_view<const float> q, matrix_view<const float> k,
+                                           matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                           float* state, matrix_view<float> out, cudaStream_t stream);
+
+/// As ops::delta_gates, on device memory.
+template <class Unit = void>
+[[nodiscard]] cudaError_t delta_gates(matrix_view<const float> a, matrix_view<const float> b, const float* a_neg_exp,
+                                      const float* dt_bias, matrix_view<float> g, matrix_view<float> beta, cudaStream_t stream);
+
+}  // namespace ops::cuda
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,33 @@
+#pragma once
+/// Rotary position embedding on a GPU, declared; see ops/README.md.
+#include <cstddef>
+#include <cstdint>
+
+#include "frugal/device/cuda/runtime.hpp"
+#include "frugal/ops/rope/position.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace ops::cuda {
+
+/// A rope_table on the device: its frequencies, and rope_table::component of each.
+struct rope_frequencies {
+    const float* inv_freq = nullptr;           ///< [pairs]
+    const std::uint8_t* components = nullptr;  ///< [pairs]
+    int pairs = 0;                             ///< rotary_dim / 2
+};
+
+/// As ops::rope_angles, on device memory. angles: [positions][2 * pairs], without gaps.
+template <class Unit = void>
+[[nodiscard]] cudaError_t rope_angles(const rope_frequencies& table, const rope_position* positions, std::size_t count,
+                                      float* angles, cudaStream_t stream);
+
+/// As ops::apply_rope, on device memory: angles of rope_angles, head h of x at feature h * (x.cols() / heads).
+template <class Unit = void>
+[[nodiscard]] cudaError_t apply_rope(const float* angles, int pairs, matrix_view<float> x, std::size_t heads,
+                                     cudaStream_t stream);
+
+}  // namespace ops::cuda
+
+FRUGAL_NAMESPACE_END
