@@ -3,8 +3,7 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
-template __global__ void attend_tiles<64>(attention_tiles_arguments);
-template __global__ void attend_tiles<128>(attention_tiles_arguments);
-template __global__ void attend_tiles<256>(attention_tiles_arguments);
+template cudaError_t tile_attention<>(matrix_view<const float>, const split_heads&, float, const key_value_view<bfloat16>&,
+                                      const std::uint32_t*, matrix_view<float>, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

@@ -14,18 +14,22 @@
 
 #include "frugal/attention/full/full_cuda.hpp"
 #include "frugal/attention/gdn/gdn_cuda.hpp"
+#include "frugal/attention/qsa/qsa_cuda.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/memory.hpp"
 #include "frugal/device/cuda/pass.hpp"
 #include "frugal/device/cuda/room.hpp"
 #include "frugal/layer/dense_ffn_cuda.hpp"
+#include "frugal/layer/hyper_connection_cuda.hpp"
+#include "frugal/layer/moe_cuda.hpp"
+#include "frugal/layer/ngram_embedding_cuda.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/attention/step_cuda.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.hpp"
-#include "frugal/ops/embedding/embedding_cuda.hpp"
+#include "frugal/ops/embedding/image_rows_cuda.hpp"
 #include "frugal/ops/norm/norm_cuda.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/ops/rope/rope_cuda.hpp"
@@ -136,15 +140,31 @@ private:
     using image = typename device_type::image;
     using gdn_layer = attention::cuda_gdn<typename Convention::head_pairing, typename Spec::gdn_gate, device_type>;
     using key_value = typename Policies::precision::key_value;
-    using attention_layer = attention::cuda_full<norm_weight, key_value, device_type>;
+    static constexpr bool sparse = Spec::attention == attention_kind::qsa;
+    static constexpr bool is_plain = Spec::residual == residual_kind::plain;
+    static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
+    static constexpr std::size_t ratio = sparse ? Spec::qsa_ratio : 1;
+    using attention_layer =
+        std::conditional_t<sparse,
+                           attention::cuda_qsa<ratio, norm_weight, key_value, typename Policies::precision::index, device_type>,
+                           attention::cuda_full<norm_weight, key_value, device_type>>;
     using ffn_products = reuse::packed_products<layer::dense_ffn_products, device_type>;
+    using connection = layer::cuda_hyper_connection<norm_weight, device_type>;
+    using ngram_layer = layer::cuda_ngram<norm_weight, device_type>;
     enum class outcome : std::uint8_t { logits, token };
 
     struct decoder_layer {
         std::optional<gdn_layer> gdn;
         std::optional<attention_layer> attention;
         ffn_products dense;
+        std::optional<layer::cuda_moe<device_type>> moe;
         const float *attention_norm = nullptr, *ffn_norm = nullptr;
+        connection attention_connection, ffn_connection;
+
+        [[nodiscard]] std::size_t image_bytes() const noexcept {
+            return (gdn ? gdn->image_bytes() : attention->image_bytes()) + dense.bytes() + (moe ? moe->image_bytes() : 0) +
+                   attention_connection.image_bytes() + ffn_connection.image_bytes();
+        }
     };
     struct recorded_step {
         device::gpu::graph graph;
@@ -164,6 +184,17 @@ private:
         attention_dims_.kv_heads = config_.kv_heads;
         attention_dims_.head_dim = config_.head_dim;
         attention_dims_.eps = config_.rms_epsilon;
+        if constexpr (sparse) {
+            attention_dims_.index_heads = config_.index_heads;
+            attention_dims_.index_dim = config_.index_dim;
+            attention_dims_.budget = config_.index_budget;
+        }
+        moe_dims_ = {config_.experts, config_.experts_used, config_.renormalise_experts};
+        hyper_dims_ = {config_.hidden, config_.streams, config_.mix_rank, config_.rms_epsilon};
+        if constexpr (Spec::ngram_embedding)
+            for (const ngram_module& m : config_.ngrams)
+                ngram_dims_.push_back(
+                    {config_.hidden, config_.streams, config_.ngram_row, config_.ngram_conv_kernel, config_.rms_epsilon, m.hash});
     }
 
     [[nodiscard]] status make(device_type& dev, const weights& bound) {
@@ -173,8 +204,9 @@ private:
         FRUGAL_TRY(make_weights(dev, bound));
         FRUGAL_TRY(make_buffers(dev));
         bytes_ = memory_.bytes() + embedding_.bytes() + (head_ ? head_->bytes() : 0);
-        for (const decoder_layer& each : layers_)
-            bytes_ += each.dense.bytes() + (each.gdn ? each.gdn->image_bytes() : each.attention->image_bytes());
+        bytes_ += output_connection_.image_bytes();
+        for (const decoder_layer& each : layers_) bytes_ += each.image_bytes();
+        for (const ngram_layer& each : ngrams_) bytes_ += each.image_bytes();
         // Every kernel runs once: a driver loads a kernel when it first starts, which a recording must not see.
         *tokens_.template as<ops::cuda::step_token>() = {};
         FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1)));
@@ -203,26 +235,62 @@ private:
         if (options_.source_unneeded)
             for (const quant::weight_view& table : std::span(tables).first(tied ? 1 : 2))
                 options_.source_unneeded({table.data, table.bytes()});
-        FRUGAL_TRY_ASSIGN(output_norm_, keep(bound.output_norm, config_.hidden, "an output norm"));
+        if constexpr (is_plain) {
+            FRUGAL_TRY_ASSIGN(output_norm_, keep(bound.output_norm, config_.hidden, "an output norm"));
+        } else {
+            FRUGAL_TRY_ASSIGN(output_connection_, connect(dev, bound.output_hyper_connection));
+        }
         for (std::size_t i = 0; i < config_.layers.size(); ++i) {
-            const layer_weights& w = bound.layers[i];
-            decoder_layer made;
-            if (config_.layers[i] == layer_kind::gdn) {
-                FRUGAL_TRY_ASSIGN(auto one, gdn_layer::create(dev, memory_, gdn_dims_, w.gdn, options_.source_unneeded));
-                made.gdn.emplace(std::move(one));
-            } else {
-                FRUGAL_TRY_ASSIGN(auto one,
-                                  attention_layer::create(dev, memory_, attention_dims_, w.attention, options_.batch_tokens,
-                                                          options_.max_tokens, options_.source_unneeded));
-                made.attention.emplace(std::move(one));
+            layers_.emplace_back();
+            FRUGAL_TRY(make_layer(dev, bound.layers[i], i, layers_.back()));
+        }
+        if constexpr (Spec::ngram_embedding) {
+            if (bound.ngrams.size() != ngram_dims_.size())
+                return fail(errc::shape_mismatch, "weights of ", bound.ngrams.size(), " n-gram modules of ", ngram_dims_.size());
+            for (std::size_t m = 0; m < ngram_dims_.size(); ++m) {
+                FRUGAL_TRY_ASSIGN(auto one, ngram_layer::create(dev, memory_, ngram_dims_[m], bound.ngrams[m],
+                                                                options_.batch_tokens, options_.source_unneeded));
+                ngrams_.push_back(std::move(one));
             }
-            FRUGAL_TRY_ASSIGN(made.dense, ffn_products::pack(dev, w.dense, options_.source_unneeded));
-            FRUGAL_TRY_ASSIGN(made.attention_norm, keep(w.attention_norm, config_.hidden, "an attention norm"));
-            FRUGAL_TRY_ASSIGN(made.ffn_norm, keep(w.ffn_norm, config_.hidden, "a feed-forward norm"));
-            layers_.push_back(std::move(made));
         }
         return {};
     }
+    [[nodiscard]] result<connection> connect(device_type& dev, const layer::hyper_connection_weights& w) {
+        return connection::create(dev, memory_, hyper_dims_, w, options_.source_unneeded);
+    }
+    [[nodiscard]] status make_layer(device_type& dev, const layer_weights& w, std::size_t index, decoder_layer& to) {
+        const std::size_t rows = options_.batch_tokens;
+        const reuse::source_unneeded& unneeded = options_.source_unneeded;
+        if (config_.layers[index] == layer_kind::gdn) {
+            FRUGAL_TRY_ASSIGN(auto one, gdn_layer::create(dev, memory_, gdn_dims_, w.gdn, unneeded));
+            to.gdn.emplace(std::move(one));
+        } else if constexpr (sparse) {
+            FRUGAL_TRY_ASSIGN(auto one,
+                              attention_layer::create(dev, memory_, attention_dims_, w.attention, config_.qsa_ratios[index] == 0,
+                                                      rows, history_rows(), options_.max_tokens, unneeded));
+            to.attention.emplace(std::move(one));
+        } else {
+            FRUGAL_TRY_ASSIGN(auto one, attention_layer::create(dev, memory_, attention_dims_, w.attention, rows,
+                                                                options_.max_tokens, unneeded));
+            to.attention.emplace(std::move(one));
+        }
+        if constexpr (is_dense) {
+            FRUGAL_TRY_ASSIGN(to.dense, ffn_products::pack(dev, w.dense, unneeded));
+        } else {
+            FRUGAL_TRY_ASSIGN(auto one, layer::cuda_moe<device_type>::create(dev, moe_dims_, w.moe, config_.hidden, unneeded));
+            to.moe.emplace(std::move(one));
+        }
+        if constexpr (is_plain) {
+            FRUGAL_TRY_ASSIGN(to.attention_norm, keep(w.attention_norm, config_.hidden, "an attention norm"));
+            FRUGAL_TRY_ASSIGN(to.ffn_norm, keep(w.ffn_norm, config_.hidden, "a feed-forward norm"));
+        } else {
+            FRUGAL_TRY_ASSIGN(to.attention_connection, connect(dev, w.attention_hyper_connection));
+            FRUGAL_TRY_ASSIGN(to.ffn_connection, connect(dev, w.ffn_hyper_connection));
+        }
+        return {};
+    }
+    /// Positions that are kept: those of a step, and of the block that it finds open.
+    [[nodiscard]] std::size_t history_rows() const noexcept { return options_.batch_tokens + ratio; }
 
     [[nodiscard]] status make_buffers(device_type& dev) {
         const std::size_t rows = options_.batch_tokens, logit_rows = options_.logit_rows;
@@ -231,7 +299,7 @@ private:
         FRUGAL_TRY_ASSIGN(step_.positions, memory_.array<ops::rope_position>(rows));
         FRUGAL_TRY_ASSIGN(step_.visible, memory_.array<std::uint32_t>(rows));
         FRUGAL_TRY_ASSIGN(device_length_, memory_.array<std::uint32_t>(1));
-        FRUGAL_TRY_ASSIGN(stream_, memory_.matrix(rows, config_.hidden));
+        FRUGAL_TRY_ASSIGN(stream_, memory_.matrix(rows, config_.streams * config_.hidden));
         FRUGAL_TRY_ASSIGN(mixed_, memory_.input_matrix(rows, config_.hidden));
         FRUGAL_TRY_ASSIGN(branch_, memory_.matrix(rows, config_.hidden));
         FRUGAL_TRY_ASSIGN(logits_, memory_.matrix(logit_rows, config_.vocabulary));
@@ -245,8 +313,19 @@ private:
             widest = std::max(widest, gdn_dims_.values());
         }
         if (any(layer_kind::attention)) {
-            FRUGAL_TRY_ASSIGN(attention_buffers_,
-                              attention::cuda_attention_buffers::create(memory_, attention_dims_, rows, options_.max_tokens));
+            if constexpr (sparse) {
+                FRUGAL_TRY_ASSIGN(attention_buffers_,
+                                  attention_layer::buffers::create(memory_, attention_dims_, ratio, rows, options_.max_tokens));
+                step_.ratio = static_cast<std::uint32_t>(ratio);
+                step_.history_rows = static_cast<std::uint32_t>(history_rows());
+                FRUGAL_TRY_ASSIGN(step_.complete, memory_.array<std::uint32_t>(rows));
+                FRUGAL_TRY_ASSIGN(step_.block_positions, memory_.array<ops::rope_position>(rows));
+                FRUGAL_TRY_ASSIGN(step_.history, memory_.array<ops::rope_position>(history_rows()));
+                FRUGAL_TRY_ASSIGN(block_angles_, memory_.array<float>(rows * config_.rotary_dim));
+            } else {
+                FRUGAL_TRY_ASSIGN(attention_buffers_,
+                                  attention_layer::buffers::create(memory_, attention_dims_, rows, options_.max_tokens));
+            }
             widest = std::max(widest, config_.heads * config_.head_dim);
             const auto table = ops::rope_table::make(config_.rope_theta, config_.rotary_dim, config_.rope_sections);
             std::vector<std::uint8_t> components(table.inv_freq.size());
@@ -256,13 +335,28 @@ private:
             rope_.pairs = static_cast<int>(components.size());
             FRUGAL_TRY_ASSIGN(angles_, memory_.array<float>(rows * config_.rotary_dim));
         }
-        FRUGAL_TRY_ASSIGN(ffn_buffers_, layer::cuda_ffn_buffers::create(memory_, rows, config_.intermediate));
-        widest = std::max(widest, config_.intermediate);
-        FRUGAL_TRY_ASSIGN(auto made, pass_type::create(dev.context(), dev.queue(), memory_, rows, widest));
+        std::size_t inputs = rows;
+        if constexpr (is_dense) {
+            FRUGAL_TRY_ASSIGN(ffn_buffers_, layer::cuda_ffn_buffers::create(memory_, rows, config_.intermediate));
+            widest = std::max(widest, config_.intermediate);
+        } else {
+            FRUGAL_TRY_ASSIGN(moe_buffers_,
+                              layer::cuda_moe_buffers::create(memory_, moe_dims_, config_.hidden, config_.expert_intermediate,
+                                                              config_.shared_intermediate, rows));
+            inputs *= config_.experts_used;
+            widest = std::max({widest, config_.expert_intermediate, config_.shared_intermediate});
+        }
+        if constexpr (!is_plain) {
+            FRUGAL_TRY_ASSIGN(hyper_buffers_, layer::cuda_hyper_buffers::create(memory_, hyper_dims_, rows));
+            widest = std::max({widest, config_.streams * config_.hidden, config_.mix_rank});
+        }
+        for (const layer::ngram_dims& each : ngram_dims_) widest = std::max(widest, each.embedding());
+        FRUGAL_TRY_ASSIGN(auto made, pass_type::create(dev.context(), dev.queue(), memory_, inputs, widest));
         pass_.emplace(std::move(made));
         FRUGAL_TRY_ASSIGN(tokens_, device::gpu::pinned_memory::allocate(dev.context(), rows * sizeof(ops::cuda::step_token)));
         FRUGAL_TRY_ASSIGN(results_,
                           device::gpu::pinned_memory::allocate(dev.context(), logit_rows * config_.vocabulary * sizeof(float)));
+        FRUGAL_TRY_ASSIGN(first_bad_, device::gpu::pinned_memory::allocate(dev.context(), sizeof(int)));
         return {};
     }
 
@@ -302,6 +396,7 @@ private:
             const std::size_t skipped = std::min(first_wanted - std::min(first_wanted, begin), count), rows = count - skipped;
             status done = count == 1 && rows == 1 ? replay(dev, what) : queue_step(dev, count, rows, what, length_ + count);
             if (done) done = dev.queue().synchronize();
+            if (done) done = check_routing(count);
             if (!done) {
                 broken_ = true;
                 return dev.note(std::move(done));
@@ -311,6 +406,14 @@ private:
         }
         dev.counters().add(counter::tokens, tokens.size());
         return {};
+    }
+
+    /// What the routers of a step of `count` tokens have said of their logits. Errors: not_finite.
+    [[nodiscard]] status check_routing(std::size_t count) const {
+        if constexpr (is_dense) return {};
+        const auto first = static_cast<std::size_t>(*first_bad_.template as<int>());
+        if (first >= count) return {};
+        return fail(errc::not_finite, "the router logits of token ", length_ + first, " are not finite");
     }
 
     /// The tokens that a recorded step is made for, so that it can see `tokens`.
@@ -339,23 +442,42 @@ private:
         FRUGAL_TRY(dev.queue().upload(step_tokens_, tokens_.template as<std::byte>(), rows * sizeof(ops::cuda::step_token)));
         FRUGAL_TRY(pass.start(ops::cuda::begin_step(step_tokens_, rows, step_, device_length_, stream)));
         FRUGAL_TRY(pass.start(ops::cuda::rope_angles(rope_, step_.positions, rows, angles_, stream)));
-        const attention::cuda_attention_inputs shared{angles_, rope_.pairs, step_.visible, bound};
+        if constexpr (sparse)
+            FRUGAL_TRY(pass.start(ops::cuda::rope_angles(rope_, step_.block_positions, rows, block_angles_, stream)));
+        const attention::cuda_attention_inputs shared{step_, angles_, block_angles_, rope_.pairs, bound};
         const auto x = stream_.rows_range(0, rows), mixed = mixed_.rows_range(0, rows), branch = branch_.rows_range(0, rows);
-        FRUGAL_TRY(look_up(x));
-        for (decoder_layer& each : layers_) {
-            FRUGAL_TRY(norm(x, each.attention_norm, mixed));
-            if (each.gdn)
-                FRUGAL_TRY(each.gdn->forward(pass, gdn_dims_, gdn_buffers_, mixed, branch));
-            else
-                FRUGAL_TRY(each.attention->forward(pass, attention_dims_, attention_buffers_, shared, mixed, branch));
-            FRUGAL_TRY(pass.start(ops::cuda::add(branch, x, stream)));
-            FRUGAL_TRY(norm(x, each.ffn_norm, mixed));
-            FRUGAL_TRY(layer::dense_ffn(pass, each.dense, ffn_buffers_, mixed, branch));
-            FRUGAL_TRY(pass.start(ops::cuda::add(branch, x, stream)));
+        if constexpr (is_plain) {
+            FRUGAL_TRY(ops::cuda::look_up(pass, embedding_, step_.tokens, x));
+        } else {
+            FRUGAL_TRY(ops::cuda::look_up(pass, embedding_, step_.tokens, mixed));
+            FRUGAL_TRY(pass.start(ops::cuda::expand_streams(mixed, x, stream)));
         }
+        if constexpr (!is_dense) FRUGAL_TRY(pass.fill(moe_buffers_.first_bad, 0x7F, sizeof(int)));
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            decoder_layer& each = layers_[i];
+            if constexpr (Spec::ngram_embedding)
+                for (std::size_t m = 0; m < ngrams_.size(); ++m)
+                    if (config_.ngrams[m].layer == i) FRUGAL_TRY(ngrams_[m].forward(pass, ngram_dims_[m], step_.tokens, x));
+            FRUGAL_TRY(block(each.attention_norm, each.attention_connection, x, mixed, branch, [&]() -> status {
+                if (each.gdn) return each.gdn->forward(pass, gdn_dims_, gdn_buffers_, mixed, branch);
+                return each.attention->forward(pass, attention_dims_, attention_buffers_, shared, mixed, branch);
+            }));
+            FRUGAL_TRY(block(each.ffn_norm, each.ffn_connection, x, mixed, branch, [&]() -> status {
+                if constexpr (is_dense)
+                    return layer::dense_ffn(pass, each.dense, ffn_buffers_, mixed, branch);
+                else
+                    return each.moe->forward(pass, moe_dims_, moe_buffers_, mixed, branch);
+            }));
+        }
+        if constexpr (!is_dense)
+            FRUGAL_TRY(dev.queue().download(first_bad_.template as<std::byte>(), moe_buffers_.first_bad, sizeof(int)));
         if (wanted == 0) return {};
         const auto last = mixed.rows_range(0, wanted), logits = logits_.rows_range(0, wanted);
-        FRUGAL_TRY(norm(x.rows_range(rows - wanted, wanted), output_norm_, last));
+        const auto ends = x.rows_range(rows - wanted, wanted);
+        if constexpr (is_plain)
+            FRUGAL_TRY(norm(ends, output_norm_, last));
+        else
+            FRUGAL_TRY(output_connection_.mix(pass, hyper_dims_, hyper_buffers_, ends, last));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(last));
         FRUGAL_TRY(pass.multiply(head_ ? *head_ : embedding_, input, {logits}));
         if (what == outcome::logits)
@@ -365,13 +487,19 @@ private:
         return dev.queue().download(results_.template as<std::byte>(), chosen_, sizeof(*chosen_));
     }
 
-    [[nodiscard]] status look_up(matrix_view<float> y) const {
-        const quant::panel_view& table = embedding_.parts().front();
-        cudaError_t started = cudaSuccess;
-        FRUGAL_TRY(quant::visit<formats>(table.type, [&]<class Format>(type_tag<Format>) {
-            started = ops::cuda::embedding_rows<Format>(table.data, table.panel_bytes, step_.tokens, y, pass_->stream());
-        }));
-        return pass_->start(started);
+    /// A block between the residual stream's way out and back in.
+    template <class Body>
+    [[nodiscard]] status block([[maybe_unused]] const float* weights, [[maybe_unused]] const connection& around,
+                               matrix_view<float> x, matrix_view<float> mixed, matrix_view<float> branch, Body&& body) const {
+        if constexpr (is_plain) {
+            FRUGAL_TRY(norm(x, weights, mixed));
+            FRUGAL_TRY(body());
+            return pass_->start(ops::cuda::add(branch, x, pass_->stream()));
+        } else {
+            FRUGAL_TRY(around.mix(*pass_, hyper_dims_, hyper_buffers_, x, mixed));
+            FRUGAL_TRY(body());
+            return around.inject(*pass_, hyper_buffers_, branch, x);
+        }
     }
     [[nodiscard]] status norm(matrix_view<const float> x, const float* w, matrix_view<float> y) const {
         return pass_->start(
@@ -381,6 +509,7 @@ private:
     [[nodiscard]] status zero_states() {
         for (decoder_layer& each : layers_)
             if (each.gdn) FRUGAL_TRY(each.gdn->clear(*pass_, gdn_dims_));
+        for (std::size_t m = 0; m < ngrams_.size(); ++m) FRUGAL_TRY(ngrams_[m].clear(*pass_, ngram_dims_[m]));
         return pass_->zero(device_length_, sizeof(*device_length_));
     }
 
@@ -390,26 +519,33 @@ private:
     std::size_t length_ = 0, bytes_ = 0;
     bool broken_ = false;
     attention::gdn_dims gdn_dims_{};
-    attention::full_dims attention_dims_{};
+    typename attention_layer::dims attention_dims_{};
+    layer::moe_dims moe_dims_{};
+    layer::hyper_connection_dims hyper_dims_{};
+    std::vector<layer::ngram_dims> ngram_dims_;
 
     device::gpu::room memory_;
     std::optional<pass_type> pass_;
     image embedding_;
     std::optional<image> head_;  ///< where it is not the embedding
     const float* output_norm_ = nullptr;
+    connection output_connection_;
     std::vector<decoder_layer> layers_;
+    std::vector<ngram_layer> ngrams_;
 
-    device::gpu::pinned_memory tokens_, results_;  ///< of a step: what goes up, what comes down
+    device::gpu::pinned_memory tokens_, results_, first_bad_;  ///< of a step: what goes up, what comes down
     ops::cuda::step_token* step_tokens_ = nullptr;
     ops::cuda::step_rows step_;
     std::uint32_t* device_length_ = nullptr;
     ops::cuda::rope_frequencies rope_;
-    float* angles_ = nullptr;
+    float *angles_ = nullptr, *block_angles_ = nullptr;
     matrix_view<float> stream_, mixed_, branch_, logits_;
     std::int32_t* chosen_ = nullptr;
     attention::cuda_gdn_buffers gdn_buffers_;
-    attention::cuda_attention_buffers attention_buffers_;
+    typename attention_layer::buffers attention_buffers_;
     layer::cuda_ffn_buffers ffn_buffers_;
+    layer::cuda_moe_buffers moe_buffers_;
+    layer::cuda_hyper_buffers hyper_buffers_;
     recorded_step recorded_[2];
 };
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,10 +26,11 @@ namespace attention {
 
 /// What all attention layers of a step share, on the device.
 struct cuda_attention_inputs {
-    const float* angles = nullptr;           ///< [rows][2 * pairs], of ops::cuda::rope_angles
-    int pairs = 0;                           ///< rotary_dim / 2
-    const std::uint32_t* visible = nullptr;  ///< [rows]: tokens up to each, itself included
-    std::size_t most_visible = 0;            ///< no row sees more: bounds the work that is started
+    ops::cuda::step_rows step;            ///< of as many tokens as the layers are given rows
+    const float* angles = nullptr;        ///< [rows][2 * pairs], of ops::cuda::rope_angles
+    const float* block_angles = nullptr;  ///< the same of step.block_positions, where there are blocks
+    int pairs = 0;                        ///< rotary_dim / 2
+    std::size_t most_visible = 0;         ///< no row sees more tokens: bounds the work that is started
 };
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
@@ -58,6 +60,7 @@ struct cuda_attention_buffers {
 template <key_value_scalar Scalar>
 struct cuda_kv_cache {
     ops::cuda::contiguous_cache<Scalar> data;
+    ops::key_value_view<Scalar> view;
     ops::cuda::split_row<Scalar>* rows = nullptr;  ///< one for each token of a step; all see this cache
 
     [[nodiscard]] static result<cuda_kv_cache> create(device::gpu::room& memory, const full_dims& d, std::size_t rows,
@@ -72,7 +75,8 @@ struct cuda_kv_cache {
         // One chunk holds all tokens.
         const element* const chunks[2] = {out.data.keys, out.data.values};
         FRUGAL_TRY_ASSIGN(const element* const* const table, memory.copy(std::span<const element* const>(chunks)));
-        const std::vector<ops::cuda::split_row<Scalar>> same(rows, {{table, table + 1, 40, out.data.stride}, nullptr, 0});
+        out.view = {table, table + 1, 40, out.data.stride};
+        const std::vector<ops::cuda::split_row<Scalar>> same(rows, {out.view, nullptr, 0});
         FRUGAL_TRY_ASSIGN(out.rows, memory.copy(std::span<const ops::cuda::split_row<Scalar>>(same)));
         return out;
     }
@@ -92,7 +96,7 @@ template <class NormWeight, class Device, class Scalar>
     FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key_heads, k_norm, d.head_dim, d.eps, key_heads, stream)));
     FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries_and_gates, d.heads, stream)));
     FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, keys, d.kv_heads, stream)));
-    return pass.start(ops::cuda::append_keys_values(keys, values, shared.visible, cache.data, cache.rows, stream));
+    return pass.start(ops::cuda::append_keys_values(keys, values, shared.step.visible, cache.data, cache.rows, stream));
 }
 
 /// Attends as the cache's rows say, as many rows at once as there is room for partial results. Queued.
@@ -110,6 +114,26 @@ template <class Device, class Scalar>
     return {};
 }
 
+/// Whether matrix units attend for that many queries: where prefills may round, from bf16 caches, for heads that they take.
+template <class Device, class Scalar>
+[[nodiscard]] constexpr bool attends_by_tiles(const full_dims& d, std::size_t rows) noexcept {
+    if constexpr (Device::prefill::rounds && std::is_same_v<Scalar, bfloat16>)
+        return rows > 16 && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256);
+    else
+        return false;
+}
+
+/// Attends to everything up to each row. Queued.
+template <class Device, class Scalar>
+[[nodiscard]] status attend_all(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
+                                const cuda_attention_inputs& shared, const cuda_attention_buffers& all, std::size_t rows) {
+    if constexpr (Device::prefill::rounds && std::is_same_v<Scalar, bfloat16>)
+        if (attends_by_tiles<Device, Scalar>(d, rows))
+            return pass.start(ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
+                                                        {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view,
+                                                        shared.step.visible, all.attended.rows_range(0, rows), pass.stream()));
+    return attend_rows(pass, d, cache, shared.most_visible, all, rows);
+}
 /// The gates of the heads, applied to what they attended to; see projected_heads::gates. Queued.
 template <class Device>
 [[nodiscard]] status apply_gates(const device::gpu::pass<Device>& pass, const full_dims& d, matrix_view<float> queries_and_gates,
@@ -125,6 +149,10 @@ template <class Device>
 template <class NormWeight, key_value_scalar Scalar, class Device>
 class cuda_full {
 public:
+    using dims = full_dims;
+    using weights = full_weights;
+    using buffers = cuda_attention_buffers;
+
     /// Packs the weights and takes an empty cache. `rows`: most tokens of a step. Errors: shape_mismatch, invalid_argument,
     /// those of packing, out_of_memory.
     [[nodiscard]] static result<cuda_full> create(Device& dev, device::gpu::room& memory, const full_dims& d,
@@ -141,7 +169,8 @@ public:
         return out;
     }
 
-    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls.
+    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
+    /// unless matrix units attend (device::prefill::bf16_tiles with a bf16 cache, more than 16 rows).
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_attention_buffers& all,
                                  const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows();
@@ -151,7 +180,7 @@ public:
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
-        FRUGAL_TRY(detail::attend_rows(pass, d, cache_, shared.most_visible, all, rows));
+        FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
         FRUGAL_TRY(detail::apply_gates(pass, d, queries, attended));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(attended));
         return pass.multiply(products_.template image<out_product>(), inner, {y});

@@ -43,9 +43,15 @@ public:
     /// Errors: that of a start of a kernel.
     [[nodiscard]] status start(cudaError_t started) const { return on_->check("start a kernel", started); }
 
-    /// Queues that these bytes become 0.
-    [[nodiscard]] status zero(void* memory, std::size_t bytes) const {
-        return on_->check("clear memory", cudaMemsetAsync(memory, 0, bytes, stream_));
+    /// Queues that these bytes become `value`.
+    [[nodiscard]] status fill(void* memory, int value, std::size_t bytes) const {
+        return on_->check("fill memory", cudaMemsetAsync(memory, value, bytes, stream_));
+    }
+    [[nodiscard]] status zero(void* memory, std::size_t bytes) const { return fill(memory, 0, bytes); }
+
+    /// Queues a copy within the device.
+    [[nodiscard]] status copy(void* to, const void* from, std::size_t bytes) const {
+        return on_->check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
     }
 
     /// x for all products that read it, until the next input: made ready once. x: rows of a room's input_matrix. Errors: of the

@@ -39,6 +39,13 @@ template <class Scalar>
 [[nodiscard]] cudaError_t split_attention(matrix_view<const float> q, const split_heads& shape, float scale,
                                           const split_row<Scalar>* rows, std::size_t visible, float* partial,
                                           matrix_view<float> y, cudaStream_t stream);
+/// Attention of the queries of one sequence over its first visible[r] keys each (never fewer than the query before sees), on
+/// device memory, by matrix units: see attention_tiles_cuda.cuh for what is rounded. A query's bits depend on itself and the keys
+/// alone. Errors: cudaErrorInvalidValue for heads that are not 64, 128 or 256 wide.
+template <class Unit = void>
+[[nodiscard]] cudaError_t tile_attention(matrix_view<const float> q, const split_heads& shape, float scale,
+                                         const key_value_view<bfloat16>& cache, const std::uint32_t* visible,
+                                         matrix_view<float> y, cudaStream_t stream);
 
 }  // namespace ops::cuda
 

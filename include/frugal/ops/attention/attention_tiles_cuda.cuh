@@ -206,12 +206,10 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
     }
 }
 
-/// Attention of the queries of one sequence over its first visible[r] keys each (never fewer than the query before sees), on
-/// device memory. A query's bits depend on itself and the keys that it sees alone. Errors: cudaErrorInvalidValue for heads that are not 64,
-/// 128 or 256 wide.
-[[nodiscard]] inline cudaError_t tile_attention(matrix_view<const float> q, const split_heads& shape, float scale,
-                                                const key_value_view<bfloat16>& cache, const std::uint32_t* visible,
-                                                matrix_view<float> y, cudaStream_t stream) {
+template <class Unit>
+cudaError_t tile_attention(matrix_view<const float> q, const split_heads& shape, float scale,
+                           const key_value_view<bfloat16>& cache, const std::uint32_t* visible, matrix_view<float> y,
+                           cudaStream_t stream) {
     if (q.rows() == 0) return cudaSuccess;
     const attention_tiles_arguments a{q.data(),
                                       q.stride(),

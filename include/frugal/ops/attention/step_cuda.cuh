@@ -19,23 +19,22 @@ template <int Threads>
 __global__ void __launch_bounds__(Threads)
     unpack_step(const step_token* __restrict__ from, int count, step_rows rows, std::uint32_t* length) {
     const std::uint32_t before = *length;
-    __syncthreads();  // everybody has read it
     for (int t = static_cast<int>(threadIdx.x); t < count; t += Threads) {
+        const std::uint32_t seen = before + static_cast<std::uint32_t>(t) + 1;
         rows.tokens[t] = from[t].token;
         rows.positions[t] = from[t].position;
-        const std::uint32_t seen = before + static_cast<std::uint32_t>(t) + 1;
         rows.visible[t] = seen;
         if (rows.ratio == 0) continue;
         rows.complete[t] = seen / rows.ratio;
         rows.history[(seen - 1) % rows.history_rows] = from[t].position;
     }
-    if (rows.ratio != 0) {
-        __syncthreads();  // every position is kept
+    __syncthreads();  // everybody has read the length, and every position is kept
+    if (rows.ratio != 0)
         for (int t = static_cast<int>(threadIdx.x); t < count; t += Threads) {
-            const std::uint32_t blocks = (before + static_cast<std::uint32_t>(t) + 1) / rows.ratio;
-            rows.block_positions[t] = blocks == 0 ? rope_position{} : rows.history[(blocks - 1) * rows.ratio % rows.history_rows];
+            const std::uint32_t seen = before + static_cast<std::uint32_t>(t) + 1;
+            rows.block_positions[t] =
+                seen % rows.ratio == 0 ? rows.history[(seen - rows.ratio) % rows.history_rows] : rope_position{};
         }
-    }
     if (threadIdx.x == 0) *length = before + static_cast<std::uint32_t>(count);
 }
 

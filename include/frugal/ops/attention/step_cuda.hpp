@@ -28,7 +28,7 @@ struct step_rows {
     // For attention over blocks, the same for all its layers: a block is `ratio` tokens of the sequence; 0: there are none.
     std::uint32_t ratio = 0;
     std::uint32_t* complete = nullptr;         ///< blocks that are complete up to this token, itself included
-    rope_position* block_positions = nullptr;  ///< of the first token of the last of them
+    rope_position* block_positions = nullptr;  ///< of the first token of the block that this one completes, if any
     rope_position* history = nullptr;          ///< [history_rows] of the newest tokens: token i in row i modulo history_rows
     std::uint32_t history_rows = 0;            ///< at least ratio more than the tokens of a step
 };

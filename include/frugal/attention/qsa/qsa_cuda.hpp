@@ -1,0 +1,170 @@
+#pragma once
+/// QSA on a GPU: weights, cache, indexer keys, selection and attention there. One sequence.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "frugal/attention/full/full_cuda.hpp"
+#include "frugal/attention/qsa/indexer.hpp"
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/ops/block_select/block_select_cuda.hpp"
+#include "frugal/ops/block_select/index_keys_cuda.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
+#include "frugal/ops/rope/rope_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace attention {
+
+/// What the layers of a step use one after the other, for `rows` tokens at most.
+struct cuda_qsa_buffers : cuda_attention_buffers {
+    matrix_view<float> raw_keys, index_queries;
+    float* scores = nullptr;
+    std::size_t scores_size = 0;  ///< floats
+    std::uint32_t *chosen = nullptr, *counts = nullptr, *lists = nullptr;
+
+    /// Room for the scores of as many rows at once as fit into this many floats, but of one at least.
+    static constexpr std::size_t wanted_scores = std::size_t{1} << 22;
+
+    [[nodiscard]] static result<cuda_qsa_buffers> create(device::gpu::room& memory, const qsa_dims& d, std::size_t ratio,
+                                                         std::size_t rows, std::size_t max_tokens) {
+        cuda_qsa_buffers out;
+        FRUGAL_TRY_ASSIGN(static_cast<cuda_attention_buffers&>(out), cuda_attention_buffers::create(memory, d, rows, max_tokens));
+        const std::size_t top = std::min(d.budget, max_tokens) / ratio, blocks = std::max<std::size_t>(max_tokens / ratio, 1);
+        FRUGAL_TRY_ASSIGN(out.raw_keys, memory.matrix(rows, d.index_dim));
+        FRUGAL_TRY_ASSIGN(out.index_queries, memory.matrix(rows, d.index_heads * d.index_dim));
+        out.scores_size = std::max(blocks, std::min(rows * blocks, wanted_scores));
+        FRUGAL_TRY_ASSIGN(out.scores, memory.array<float>(out.scores_size));
+        FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::uint32_t>(rows * top));
+        FRUGAL_TRY_ASSIGN(out.counts, memory.array<std::uint32_t>(rows));
+        FRUGAL_TRY_ASSIGN(out.lists, memory.array<std::uint32_t>(rows * ((top + 1) * ratio - 1)));
+        return out;
+    }
+};
+
+/// One layer of attention::qsa<Ratio, NormWeight, Scalar, IndexScalar> with its cache. Raw indexer keys are kept in f32, those of
+/// the newest tokens alone. Device: device::cuda<…>.
+template <std::size_t Ratio, class NormWeight, key_value_scalar Scalar, index_key_scalar IndexScalar, class Device>
+class cuda_qsa {
+public:
+    using dims = qsa_dims;
+    using weights = qsa_weights;
+    using buffers = cuda_qsa_buffers;
+
+    /// Packs the weights and takes an empty cache. `dense`: a layer that attends to everything and has no use for the indexer.
+    /// `rows`: most tokens of a step; `history_rows`: of step_rows. Errors: shape_mismatch, invalid_argument, unsupported, those
+    /// of packing, out_of_memory.
+    [[nodiscard]] static result<cuda_qsa> create(Device& dev, device::gpu::room& memory, const dims& d, const weights& w,
+                                                 bool dense, std::size_t rows, std::size_t history_rows, std::size_t max_tokens,
+                                                 const reuse::source_unneeded& unneeded) {
+        if (w.q_norm.size() != d.head_dim || w.k_norm.size() != d.head_dim || w.indexer_q_norm.size() != d.index_dim ||
+            w.indexer_k_norm.size() != d.index_dim)
+            return fail(errc::shape_mismatch, "QSA of heads of ", d.head_dim, " and indexer heads of ", d.index_dim,
+                        " features with norms of other sizes");
+        if (d.index_dim > 256)
+            return fail(errc::unsupported, "indexer heads of ", d.index_dim, " features on a GPU; 256 at most");
+        cuda_qsa out;
+        out.dense_ = dense;
+        weights used = w;
+        if (dense) used.indexer_q = used.indexer_k = {};
+        FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, used, unneeded));
+        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.copy(w.q_norm));
+        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.copy(w.k_norm));
+        FRUGAL_TRY_ASSIGN(out.cache_, cuda_kv_cache<Scalar>::create(memory, d, rows, max_tokens));
+        if (dense) return out;
+        FRUGAL_TRY_ASSIGN(out.indexer_q_norm_, memory.copy(w.indexer_q_norm));
+        FRUGAL_TRY_ASSIGN(out.indexer_k_norm_, memory.copy(w.indexer_k_norm));
+        const std::size_t blocks = max_tokens / Ratio;
+        FRUGAL_TRY_ASSIGN(out.keys_.keys, memory.array<IndexScalar>(blocks * d.index_dim));
+        FRUGAL_TRY_ASSIGN(out.keys_.raw, memory.array<float>(history_rows * d.index_dim));
+        const IndexScalar* const chunks[1] = {out.keys_.keys};
+        FRUGAL_TRY_ASSIGN(const IndexScalar* const* const table, memory.copy(std::span<const IndexScalar* const>(chunks)));
+        ops::cuda::select_row<IndexScalar> row;
+        row.blocks.keys = table;
+        row.blocks.chunk_shift = 31;
+        row.blocks.stride = d.index_dim;
+        if constexpr (std::is_same_v<IndexScalar, std::int8_t>) {
+            FRUGAL_TRY_ASSIGN(out.keys_.scales, memory.array<float>(blocks));
+            const float* const scales[1] = {out.keys_.scales};
+            FRUGAL_TRY_ASSIGN(row.blocks.scales, memory.copy(std::span<const float* const>(scales)));
+        }
+        const std::vector<ops::cuda::select_row<IndexScalar>> same(rows, row);
+        FRUGAL_TRY_ASSIGN(out.rows_, memory.copy(std::span<const ops::cuda::select_row<IndexScalar>>(same)));
+        return out;
+    }
+
+    /// Appends x to the sequence. x, y: [rows, hidden]; shared.step has blocks of Ratio tokens, alike for all layers. Queued; a
+    /// token's bits do not depend on how tokens are split into calls, but for what cuda_full says of matrix units.
+    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const dims& d, const buffers& all,
+                                 const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
+        const std::size_t rows = x.rows(), top = d.budget / Ratio;
+        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
+        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values),
+                   attended = own(all.attended);
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
+        FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
+        FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
+        if (!dense_) {
+            const auto raw = own(all.raw_keys);
+            FRUGAL_TRY(pass.multiply(products_.template image<indexer_k_product>(), input, {raw}));
+            FRUGAL_TRY(pass.start(ops::cuda::append_index_keys<NormWeight>(matrix_view<const float>(raw), shared.step,
+                                                                           indexer_k_norm_, d.eps, shared.block_angles,
+                                                                           shared.pairs, keys_, rows_, pass.stream())));
+        }
+        if (dense_ || shared.most_visible / Ratio <= top) {  // no row has more blocks than it may choose
+            FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
+        } else {
+            FRUGAL_TRY(choose(pass, d, all, shared, input, rows));
+            const std::size_t most = std::min(shared.most_visible, (top + 1) * Ratio - 1);
+            FRUGAL_TRY(detail::attend_rows(pass, d, cache_, most, all, rows));
+        }
+        FRUGAL_TRY(detail::apply_gates(pass, d, queries, attended));
+        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(attended));
+        return pass.multiply(products_.template image<out_product>(), inner, {y});
+    }
+    [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
+
+private:
+    using products = reuse::packed_products<qsa_products, Device>;
+
+    /// Lets the rows of the attention see the tokens of their best blocks, and their tails.
+    [[nodiscard]] status choose(const device::gpu::pass<Device>& pass, const dims& d, const buffers& all,
+                                const cuda_attention_inputs& shared, const device::gpu::activations& input,
+                                std::size_t rows) const {
+        const cudaStream_t stream = pass.stream();
+        const std::size_t top = d.budget / Ratio, most_complete = shared.most_visible / Ratio;
+        const auto queries = all.index_queries.rows_range(0, rows);
+        FRUGAL_TRY(pass.multiply(products_.template image<indexer_q_product>(), input, {queries}));
+        const auto heads = detail::heads_as_rows(queries, d.index_heads, d.index_dim);
+        FRUGAL_TRY(
+            pass.start(ops::cuda::grouped_rms_norm<NormWeight>(heads, indexer_q_norm_, d.index_dim, d.eps, heads, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries, d.index_heads, stream)));
+        const std::size_t at_once = std::max<std::size_t>(1, all.scores_size / most_complete);
+        for (std::size_t first = 0; first < rows; first += at_once) {
+            const std::size_t count = std::min(at_once, rows - first);
+            FRUGAL_TRY(pass.start(ops::cuda::select_blocks(matrix_view<const float>(queries.rows_range(first, count)),
+                                                           d.index_heads, rows_ + first, most_complete, top, all.scores,
+                                                           all.chosen + first * top, all.counts + first, stream)));
+        }
+        return pass.start(ops::cuda::attend_chosen(all.chosen, all.counts, top, Ratio, shared.step.complete, shared.step.visible,
+                                                   rows, all.lists, cache_.rows, stream));
+    }
+
+    products products_;
+    bool dense_ = false;
+    const float *q_norm_ = nullptr, *k_norm_ = nullptr, *indexer_q_norm_ = nullptr, *indexer_k_norm_ = nullptr;
+    cuda_kv_cache<Scalar> cache_;
+    ops::cuda::contiguous_block_keys<IndexScalar> keys_;
+    ops::cuda::select_row<IndexScalar>* rows_ = nullptr;  ///< one for each token of a step
+};
+
+}  // namespace attention
+
+FRUGAL_NAMESPACE_END

@@ -1,0 +1,84 @@
+#pragma once
+/// Hyper-connections on a GPU.
+#include <cstddef>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/layer/hyper_connection.hpp"
+#include "frugal/ops/elementwise/elementwise_cuda.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace layer {
+
+/// What the connections of a step use one after the other, for `rows` tokens at most.
+struct cuda_hyper_buffers {
+    matrix_view<float> normed, low, gate, injection;
+
+    [[nodiscard]] static result<cuda_hyper_buffers> create(device::gpu::room& memory, const hyper_connection_dims& d,
+                                                           std::size_t rows) {
+        cuda_hyper_buffers out;
+        FRUGAL_TRY_ASSIGN(out.normed, memory.input_matrix(rows, d.streams * d.hidden));
+        FRUGAL_TRY_ASSIGN(out.low, memory.input_matrix(rows, d.rank));
+        FRUGAL_TRY_ASSIGN(out.gate, memory.matrix(rows, d.streams * d.hidden));
+        FRUGAL_TRY_ASSIGN(out.injection, memory.matrix(rows, d.streams));
+        return out;
+    }
+};
+
+/// One connection of hyper_connection<NormWeight> around a block, or the mixer at the end. Device: device::cuda<…>.
+template <class NormWeight, class Device>
+class cuda_hyper_connection {
+public:
+    /// Errors: shape_mismatch, those of packing, out_of_memory.
+    [[nodiscard]] static result<cuda_hyper_connection> create(Device& dev, device::gpu::room& memory,
+                                                              const hyper_connection_dims& d, const hyper_connection_weights& w,
+                                                              const reuse::source_unneeded& unneeded) {
+        if (w.norm.size() != d.streams * d.hidden)
+            return fail(errc::shape_mismatch, d.streams, " streams of ", d.hidden, " features with a norm of ", w.norm.size());
+        cuda_hyper_connection out;
+        FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
+        FRUGAL_TRY_ASSIGN(out.norm_, memory.copy(w.norm));
+        return out;
+    }
+
+    /// As hyper_connection::mix where there are injections (kept in the buffers for `inject`), else as final_mix. streams: [rows,
+    /// streams * hidden]; mixed: [rows, hidden]. Queued.
+    [[nodiscard]] status mix(const device::gpu::pass<Device>& pass, const hyper_connection_dims& d, const cuda_hyper_buffers& all,
+                             matrix_view<const float> streams, matrix_view<float> mixed) const {
+        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, streams.rows()); };
+        const auto normed = own(all.normed), low = own(all.low), gate = own(all.gate), injection = own(all.injection);
+        const bool injects = products_.template has<inject_product>();
+        const auto divisor = static_cast<float>(d.streams);
+        const cudaStream_t stream = pass.stream();
+        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(streams, norm_, d.hidden, d.eps, normed, stream)));
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input(normed));
+        FRUGAL_TRY(pass.multiply(products_.template image<mix_down_product>(), input, {low}));
+        if (injects) FRUGAL_TRY(pass.multiply(products_.template image<inject_product>(), input, {injection}));
+        FRUGAL_TRY(pass.start(ops::cuda::divided_silu(divisor, low, stream)));
+        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(low));
+        FRUGAL_TRY(pass.multiply(products_.template image<mix_up_product>(), inner, {gate}));
+        if (injects) FRUGAL_TRY(pass.start(ops::cuda::divided_double_sigmoid(divisor, injection, stream)));
+        return pass.start(ops::cuda::gated_stream_mean(gate, normed, d.streams, mixed, stream));
+    }
+
+    /// After the block. Queued.
+    [[nodiscard]] status inject(const device::gpu::pass<Device>& pass, const cuda_hyper_buffers& all,
+                                matrix_view<const float> output, matrix_view<float> streams) const {
+        return pass.start(ops::cuda::add_to_streams(all.injection.rows_range(0, streams.rows()), output, streams, pass.stream()));
+    }
+    [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
+
+private:
+    using products = reuse::packed_products<hyper_connection_products, Device>;
+
+    products products_;
+    const float* norm_ = nullptr;
+};
+
+}  // namespace layer
+
+FRUGAL_NAMESPACE_END

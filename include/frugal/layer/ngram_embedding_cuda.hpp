@@ -1,0 +1,130 @@
+#pragma once
+/// N-gram embedding (PLE) on a GPU: the table, the state and every operator there. One sequence.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/layer/ngram_embedding.hpp"
+#include "frugal/ops/conv1d/conv1d_cuda.hpp"
+#include "frugal/ops/elementwise/elementwise_cuda.hpp"
+#include "frugal/ops/embedding/image_rows_cuda.hpp"
+#include "frugal/ops/ngram/ngram_cuda.hpp"
+#include "frugal/ops/norm/norm_cuda.hpp"
+#include "frugal/reuse/packed_products.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace layer {
+
+/// One module of ngram_embedding<NormWeight> with its state and buffers for `rows` tokens. Device: device::cuda<…>.
+template <class NormWeight, class Device>
+class cuda_ngram {
+public:
+    /// Packs table and weights. Shards of a table become one. Errors: shape_mismatch, unsupported (shards of different formats),
+    /// those of packing, out_of_memory.
+    [[nodiscard]] static result<cuda_ngram> create(Device& dev, device::gpu::room& memory, const ngram_dims& d,
+                                                   const ngram_weights& w, std::size_t rows,
+                                                   const reuse::source_unneeded& unneeded) {
+        const std::size_t channels = d.channels();
+        if (w.conv.size() != channels * d.conv_kernel || w.norm_key.size() != channels || w.norm_query.size() != channels ||
+            w.norm_conv.size() != channels || w.table.cols() != d.row || w.table.rows() < d.hash.table_rows())
+            return fail(errc::shape_mismatch, "n-gram embedding of ", channels, " channels with weights of other sizes");
+        cuda_ngram out;
+        FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
+        FRUGAL_TRY_ASSIGN(out.table_, pack_table(dev, w.table));
+        if (unneeded)
+            for (const quant::weight_view& shard : w.table.shards()) unneeded({shard.data, shard.bytes()});
+        FRUGAL_TRY_ASSIGN(out.norm_key_, memory.copy(w.norm_key));
+        FRUGAL_TRY_ASSIGN(out.norm_query_, memory.copy(w.norm_query));
+        FRUGAL_TRY_ASSIGN(out.norm_conv_, memory.copy(w.norm_conv));
+        FRUGAL_TRY_ASSIGN(out.conv_, memory.copy(w.conv));
+        out.hash_.ngram_size = static_cast<int>(d.hash.ngram_size);
+        out.hash_.heads_per_ngram = static_cast<int>(d.hash.heads_per_ngram);
+        out.hash_.eos = d.hash.eos;
+        FRUGAL_TRY_ASSIGN(out.hash_.multipliers, memory.copy(std::span<const std::uint64_t>(d.hash.multipliers)));
+        FRUGAL_TRY_ASSIGN(out.hash_.head_offsets, memory.copy(std::span<const std::uint64_t>(d.hash.head_offsets)));
+        FRUGAL_TRY_ASSIGN(out.hash_.head_sizes, memory.copy(std::span<const std::uint64_t>(d.hash.head_sizes)));
+        const std::vector<std::int64_t> none(d.hash.context(), d.hash.eos);
+        FRUGAL_TRY_ASSIGN(out.no_tokens_, memory.copy(std::span<const std::int64_t>(none)));
+        FRUGAL_TRY_ASSIGN(out.before_, memory.copy(std::span<const std::int64_t>(none)));
+        FRUGAL_TRY_ASSIGN(out.history_, memory.matrix(d.conv_history(), channels));
+        FRUGAL_TRY_ASSIGN(out.rows_, memory.array<std::int64_t>(rows * d.hash.heads()));
+        FRUGAL_TRY_ASSIGN(out.embedding_, memory.input_matrix(rows, d.embedding()));
+        FRUGAL_TRY_ASSIGN(out.key_, memory.matrix(rows, channels));
+        FRUGAL_TRY_ASSIGN(out.query_, memory.matrix(rows, channels));
+        FRUGAL_TRY_ASSIGN(out.value_, memory.matrix(rows, d.hidden));
+        FRUGAL_TRY_ASSIGN(out.added_, memory.matrix(rows, channels));
+        return out;
+    }
+
+    /// Appends the tokens and adds what ngram_embedding::forward gives to the streams. tokens: [streams.rows()], on the device.
+    /// Queued; a token's bits do not depend on how tokens are split into calls.
+    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const ngram_dims& d, const std::int64_t* tokens,
+                                 matrix_view<float> streams) {
+        const std::size_t rows = streams.rows(), heads = d.hash.heads();
+        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
+        const auto embedding = own(embedding_), key = own(key_), query = own(query_), value = own(value_), added = own(added_);
+        const cudaStream_t stream = pass.stream();
+        FRUGAL_TRY(pass.start(ops::cuda::ngram_rows(hash_, before_, tokens, rows, rows_, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::keep_ngram_tokens(before_, d.hash.context(), tokens, rows, stream)));
+        if (embedding.stride() == embedding.cols())
+            FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_, {embedding.data(), rows * heads, d.row}));
+        else  // a token's rows lie together, those of the next one further on
+            for (std::size_t t = 0; t < rows; ++t)
+                FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_ + t * heads, {embedding.row(t), heads, d.row}));
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input(embedding));
+        FRUGAL_TRY(pass.multiply(products_.template image<ngram_product>(), input, {key, value}));
+        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key, norm_key_, d.hidden, d.eps, key, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(streams, norm_query_, d.hidden, d.eps, query, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::ngram_gate(key, query, value, key, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key, norm_conv_, d.hidden, d.eps, query, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(query, conv_, d.conv_kernel, d.hash.ngram_size,
+                                                                              history_, added, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::add(key, added, stream)));
+        return pass.start(ops::cuda::add(added, streams, stream));
+    }
+
+    /// Queues that the sequence is empty again.
+    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass, const ngram_dims& d) {
+        FRUGAL_TRY(pass.copy(before_, no_tokens_, d.hash.context() * sizeof(std::int64_t)));
+        return pass.zero(history_.data(), history_.rows() * history_.cols() * sizeof(float));
+    }
+    [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes() + table_.bytes(); }
+
+private:
+    using products = reuse::packed_products<ngram_products, Device>;
+    using image = typename Device::image;
+
+    [[nodiscard]] static result<image> pack_table(Device& dev, const ops::row_table& table) {
+        quant::weight_view whole = table.shards().front();
+        if (table.shards().size() == 1) return dev.pack({&whole, 1});
+        std::vector<std::byte> rows;
+        for (const quant::weight_view& shard : table.shards()) {
+            if (shard.type != whole.type || shard.row_bytes != whole.row_bytes)
+                return fail(errc::unsupported, "an n-gram table in shards of different formats on a GPU");
+            rows.insert(rows.end(), shard.data, shard.data + shard.bytes());
+        }
+        whole.data = rows.data();
+        whole.rows = table.rows();
+        return dev.pack({&whole, 1});
+    }
+
+    products products_;
+    image table_;
+    ops::cuda::device_ngram_hash hash_;
+    const float *norm_key_ = nullptr, *norm_query_ = nullptr, *norm_conv_ = nullptr, *conv_ = nullptr;
+    const std::int64_t* no_tokens_ = nullptr;  ///< what stands before the first token
+    std::int64_t* before_ = nullptr;
+    matrix_view<float> history_;
+    std::int64_t* rows_ = nullptr;
+    matrix_view<float> embedding_, key_, query_, value_, added_;
+};
+
+}  // namespace layer
+
+FRUGAL_NAMESPACE_END
