@@ -1,5 +1,6 @@
 #pragma once
 // The convolution that Gated DeltaNet layers and n-gram embeddings run, as a benchmark.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -9,6 +10,7 @@
 #include "bench.hpp"
 #include "frugal/ops/activation/activation.hpp"
 #include "frugal/ops/conv1d/conv1d.hpp"
+#include "frugal/tensor/buffer.hpp"
 
 namespace bench {
 
@@ -18,14 +20,16 @@ struct convolution {
     static constexpr std::size_t channels = Channels, kernel = 4, dilation = Dilation, history = (kernel - 1) * dilation;
     explicit convolution(std::size_t count)
         : tokens(count),
-          x(normal(count * channels, 1)),
           w(normal(channels * kernel, 2, 0.5f)),
           state(history * channels),
-          y(x.size()) {}
+          x(*fg::buffer<float>::allocate(count * channels)),
+          y(*fg::buffer<float>::allocate(count * channels)) {
+        std::ranges::copy(normal(x.size(), 1), x.data());
+    }
 
     fg::status run() {
-        return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, as_matrix(std::as_const(x), tokens), w, kernel, dilation,
-                                                                 as_matrix(state, history), as_matrix(y, tokens));
+        return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, {x.data(), tokens, channels}, w, kernel, dilation,
+                                                                 as_matrix(state, history), {y.data(), tokens, channels});
     }
 
     // The first run starts from a history of zeros.
@@ -39,7 +43,7 @@ struct convolution {
                            static_cast<double>(x[(t - back * dilation) * channels + c]);
                 want[t * channels + c] = sum / (1 + std::exp(-sum));
             }
-        return compare(y, want, 1e-5);
+        return compare(y.span(), want, 1e-5);
     }
 
     work cost() const {
@@ -47,7 +51,8 @@ struct convolution {
     }
 
     std::size_t tokens;
-    std::vector<float> x, w, state, y;
+    std::vector<float> w, state;
+    fg::buffer<float> x, y;  // as the library's own activations lie
     fg::device::cpu<Isa> device{executor()};
 };
 

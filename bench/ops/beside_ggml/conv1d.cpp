@@ -16,7 +16,7 @@ constexpr std::size_t channels = 8192, kernel = 4, tokens = 512;
 template <class Isa>
 struct our_convolution : convolution<Isa, channels, 1> {
     our_convolution() : convolution<Isa, channels, 1>(tokens) {}
-    [[nodiscard]] std::vector<float> result() const { return this->y; }
+    [[nodiscard]] std::vector<float> result() const { return {this->y.span().begin(), this->y.span().end()}; }
 };
 
 /// [channels, taps + tokens - 1] with time fastest, as ggml's operator wants it.
