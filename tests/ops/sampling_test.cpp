@@ -51,6 +51,27 @@ TEST_CASE("greedy takes the greatest logit, the lowest id among equals") {
     CHECK(sampler.random().state() == 1);
 }
 
+TEST_CASE("greedy finds the first of the greatest in rows of any length, and what is no number") {
+    for (const std::size_t length : {15, 16, 17, 1023, 1024, 1025, 2063, 4100})
+        for (std::size_t at = 0; at < length; at += length < 20 ? 1 : 61) {
+            std::vector<float> logits(length);
+            for (std::size_t i = 0; i < length; ++i) logits[i] = static_cast<float>(i * 7919 % 1000) - 999.5f;
+            logits[at] = 0.25f;
+            for (std::size_t i = at; i < length; i += 997) logits[i] = 0.25f;
+            REQUIRE(*ops::greedy(logits) == static_cast<std::int64_t>(at));
+            logits[length - 1 - at / 2] = infinity;
+            logits[at] = nan_value;
+            const auto got = ops::greedy(logits);
+            REQUIRE(!got);
+            CHECK(got.error().message.find("token " + std::to_string(std::min(at, length - 1 - at / 2)) + " is") !=
+                  std::string::npos);
+            logits.assign(length, -infinity);
+            CHECK(ops::greedy(logits).error().code == fg::errc::not_finite);
+            logits[at] = -3e38f;
+            CHECK(*ops::greedy(logits) == static_cast<std::int64_t>(at));
+        }
+}
+
 TEST_CASE("logits that are not numbers are errors, wherever they stand") {
     auto drawing = make(1, 0, 1, 5);
     auto cutting = make(0.7f, 2, 0.9f, 5);

@@ -63,6 +63,9 @@ FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept
 #if FRUGAL_HAS_AVX2
     if constexpr (width<Isa> == 8) return __builtin_ia32_maxps256(a, b);
 #endif
+#if defined(__SSE2__)
+    if constexpr (width<Isa> == 4) return __builtin_ia32_maxps(a, b);
+#endif
     typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
     const ints greater = a > b;
     return reinterpret_cast<vec<Isa>>((reinterpret_cast<ints>(a) & greater) | (reinterpret_cast<ints>(b) & ~greater));
@@ -231,6 +234,9 @@ template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> min(const vec<Isa>& a, const vec<Isa>& b) noexcept {
 #if FRUGAL_HAS_AVX2
     if constexpr (width<Isa> == 8) return __builtin_ia32_minps256(a, b);
+#endif
+#if defined(__SSE2__)
+    if constexpr (width<Isa> == 4) return __builtin_ia32_minps(a, b);
 #endif
     typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
     const ints less = a < b;

@@ -4,11 +4,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/isa.hpp"
+#include "frugal/device/cpu/simd.hpp"
 #include "frugal/ops/sampling/random.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -17,17 +21,67 @@ namespace ops {
 
 namespace detail {
 
-/// NaN and +infinity are errors; -infinity is a token that is ruled out, but not all may be.
-[[nodiscard]] inline status check_logits(std::span<const float> logits) {
-    bool any = false;
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-        if (!(logits[i] < std::numeric_limits<float>::infinity()))
-            return fail(errc::not_finite, "the logit of token ", i, " is ", logits[i]);
-        any = any || logits[i] > -std::numeric_limits<float>::infinity();
+/// The id of the greatest logit, the lowest among equals. NaN and +infinity are errors; -infinity is a token that is ruled out,
+/// but not all may be.
+[[nodiscard]] inline result<std::size_t> greatest_logit(std::span<const float> logits) {
+    // Not a kernel of each instruction set: a pass over the vocabulary waits for memory more than for registers.
+    using isa = isa::baseline;
+    typedef std::int32_t ints __attribute__((vector_size(isa::vector_bytes)));
+    constexpr std::size_t width = simd::width<isa>, registers = 4, block = 1024;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    if (logits.empty()) return fail(errc::invalid_argument, "there are no logits to choose from");
+    float greatest = -infinity;
+    std::size_t at = 0;  // in the block where it first is
+    for (std::size_t begin = 0; begin < logits.size(); begin += block) {
+        const std::span<const float> part = logits.subspan(begin, std::min(block, logits.size() - begin));
+        simd::vec<isa> most[registers];
+        ints less[registers];  // than infinity: all bits set in lanes where every logit is
+        simd::detail::unrolled<registers>([&](auto r) __attribute__((always_inline)) {
+            most[r] = simd::broadcast<isa>(-infinity);
+            less[r] = ~ints{};
+        });
+        const auto take = [&](std::size_t r, const simd::vec<isa>& some) __attribute__((always_inline)) {
+            most[r] = simd::max<isa>(some, most[r]);
+            less[r] &= some < simd::broadcast<isa>(infinity);
+        };
+        std::size_t i = 0;
+        for (; i + registers * width <= part.size(); i += registers * width)
+            simd::detail::unrolled<registers>([&](auto r) __attribute__((always_inline)) {
+                take(r, simd::load<isa>(part.data() + i + r * width));
+            });
+        for (; i < part.size(); ++i) take(0, simd::broadcast<isa>(part[i]));
+        float lanes[registers * width];
+        std::memcpy(lanes, most, sizeof(lanes));
+        const ints all = (less[0] & less[1]) & (less[2] & less[3]);
+        if (all[0] + all[1] + all[2] + all[3] != -static_cast<std::int32_t>(width)) {
+            const auto wrong = std::find_if(part.begin(), part.end(), [](float logit) { return !(logit < infinity); });
+            return fail(errc::not_finite, "the logit of token ", begin + static_cast<std::size_t>(wrong - part.begin()), " is ",
+                        *wrong);
+        }
+        const float here = *std::max_element(std::begin(lanes), std::end(lanes));
+        if (here > greatest) {
+            greatest = here;
+            at = begin;
+        }
     }
-    if (any) return {};
-    return logits.empty() ? fail(errc::invalid_argument, "there are no logits to choose from")
-                          : fail(errc::not_finite, "every token's logit is minus infinity");
+    if (greatest == -infinity) return fail(errc::not_finite, "every token's logit is minus infinity");
+    while (logits[at] != greatest) ++at;
+    return at;
+}
+
+/// Logits that are compared at once where few are expected to count.
+inline constexpr std::size_t screened_logits = 16;
+
+/// Whether one of screened_logits logits from here on is greater.
+[[nodiscard]] inline bool any_greater(const float* logits, float than) noexcept {
+    using isa = isa::baseline;
+    const simd::vec<isa> limit = simd::broadcast<isa>(than);
+    auto found = simd::load<isa>(logits) > limit;
+    for (std::size_t i = simd::width<isa>; i < screened_logits; i += simd::width<isa>)
+        found |= simd::load<isa>(logits + i) > limit;
+    std::uint64_t halves[2];
+    std::memcpy(halves, &found, sizeof(halves));
+    return (halves[0] | halves[1]) != 0;
 }
 
 }  // namespace detail
@@ -35,9 +89,8 @@ namespace detail {
 /// The token with the greatest logit; the lowest id among equals. Logits of -infinity rule a token out.
 /// Errors: not_finite (a NaN, +infinity, or nothing but -infinity), invalid_argument (no logits).
 [[nodiscard]] inline result<std::int64_t> greedy(std::span<const float> logits) {
-    FRUGAL_TRY(detail::check_logits(logits));
-    // max_element keeps the first of equals.
-    return static_cast<std::int64_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    FRUGAL_TRY_ASSIGN(const std::size_t id, detail::greatest_logit(logits));
+    return static_cast<std::int64_t>(id);
 }
 
 struct sampling_options {
@@ -78,8 +131,8 @@ public:
     /// Errors: as `greedy`; nothing is drawn then.
     [[nodiscard]] result<std::int64_t> sample(std::span<const float> logits) {
         if (options_.temperature == 0) return greedy(logits);
-        FRUGAL_TRY(detail::check_logits(logits));
-        const double greatest = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+        FRUGAL_TRY_ASSIGN(const std::size_t most_probable, detail::greatest_logit(logits));
+        const double greatest = static_cast<double>(logits[most_probable]);
         const double temperature = static_cast<double>(options_.temperature);
         const auto relative = [&](std::size_t id) {
             return std::exp((static_cast<double>(logits[id]) - greatest) / temperature);
@@ -138,12 +191,18 @@ private:
         if (all) return std::sort(order_.begin(), order_.end(), more_probable);
         // The least probable of those kept stands first. Of equals the later ones lose, as ids ascend.
         std::make_heap(order_.begin(), order_.end(), more_probable);
-        for (std::size_t i = count; i < logits.size(); ++i) {
-            if (!(logits[i] > logits[order_.front()])) continue;
+        const auto consider = [&](std::size_t id) {
+            if (!(logits[id] > logits[order_.front()])) return;
             std::pop_heap(order_.begin(), order_.end(), more_probable);
-            order_.back() = static_cast<std::uint32_t>(i);
+            order_.back() = static_cast<std::uint32_t>(id);
             std::push_heap(order_.begin(), order_.end(), more_probable);
-        }
+        };
+        constexpr std::size_t step = detail::screened_logits;
+        std::size_t id = count;
+        for (; id + step <= logits.size(); id += step)
+            if (detail::any_greater(logits.data() + id, logits[order_.front()]))
+                for (std::size_t i = 0; i < step; ++i) consider(id + i);
+        for (; id < logits.size(); ++id) consider(id);
         std::sort_heap(order_.begin(), order_.end(), more_probable);
     }
 
