@@ -21,21 +21,21 @@ struct part_of_token {
 inline constexpr double product_bytes = 6144.0 * 2048 * 4.5 / 8;
 constexpr double q4_k_products(double weights) { return weights * 4.5 / 8 / product_bytes; }
 
-/// The shape of Qwen3.5-2B with attention of 24 heads, at 32768 tokens: 24 layers of which 18 are Gated DeltaNet, 2048 wide,
-/// feed-forward 6144, weights in q4_k, the head in q6_k.
+/// The shape of Qwen3.5-2B at 32768 tokens: 24 layers of which 18 are Gated DeltaNet, 2048 wide, attention of 8 heads over 2,
+/// feed-forward 6144, weights in q4_k, the head in q6_k. Attention and RoPE are measured with 24 heads, and count by the heads.
 namespace qwen35_token {
 inline constexpr double hidden = 2048, gdn = 18, full = 6, layers = gdn + full;
-inline constexpr double gdn_weights = hidden * (8192 + 4096 + 64 + 4096), full_weights = hidden * (2 * 6144 + 2 * 512 + 6144),
+inline constexpr double gdn_weights = hidden * (8192 + 4096 + 64 + 4096), full_weights = hidden * (2 * 2048 + 2 * 512 + 2048),
                         ffn_weights = hidden * 3 * 6144;
 inline constexpr part_of_token parts[] = {
     {"matvec.q4_k", q4_k_products(gdn* gdn_weights + full * full_weights + layers * ffn_weights)},
     {"matvec.q6_k", 248320.0 / 6144},
     {"gdn.decode", gdn},
-    {"attention.decode", full},
-    {"rms_norm", 2 * layers + 1 + full * 26 * 256 / 2048},  // those of queries and keys besides
+    {"attention.decode", full * 8 / 24},
+    {"rms_norm", 2 * layers + 1 + full * 10 * 256 / 2048},  // those of queries and keys besides
     {"gated_rms_norm", gdn},
     {"l2_norm", gdn},
-    {"rope", full},
+    {"rope", full * 10 / 26},
     {"swiglu", layers},
     {"add", 2 * layers},
     {"conv1d_decode", gdn},
