@@ -1,5 +1,9 @@
 // Rows of a table in panels, decoded on the emulator: the bits of the format's own decoding.
+#if defined(FRUGAL_CUDA_EMULATOR)
 #include "frugal/ops/embedding/embedding_cuda.cuh"
+#else  // on a GPU they are linked
+#include "frugal/ops/embedding/embedding_cuda.hpp"
+#endif
 
 #include <cstring>
 #include <vector>

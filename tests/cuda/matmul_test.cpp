@@ -1,6 +1,10 @@
 // Products of the GPU kernels on the emulator: every format against sums in double, the same bits whatever the batch, the cut
 // of the work, the order of threads; those with f32 activations the bits of the same weights in f32.
+#if defined(FRUGAL_CUDA_EMULATOR)
 #include "frugal/ops/matmul/matmul_cuda.cuh"
+#else  // on a GPU they are linked
+#include "frugal/device/cuda/products.hpp"
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +21,6 @@
 
 namespace device = frugal::device;
 namespace quant = frugal::quant;
-namespace ops = frugal::ops;
 
 namespace {
 

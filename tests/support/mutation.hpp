@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "simt/emulator.hpp"
+#include <simt/emulator.hpp>  // not of this folder where tests run on a GPU
 
 namespace test {
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <vector>
 
+#include <simt/emulator.hpp>  // not of this folder where tests run on a GPU
 #include "frugal/tensor/view.hpp"
-#include "simt/emulator.hpp"
 
 namespace test {
 

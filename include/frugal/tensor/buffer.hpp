@@ -42,7 +42,7 @@ public:
     /// Errors: out_of_memory.
     [[nodiscard]] static result<buffer> allocate(std::size_t size) {
         buffer out;
-        if (size == 0) return out;
+        if (size == 0) return result<buffer>(std::move(out));  // written out for nvcc 13, which would copy
         if (size > (std::numeric_limits<std::size_t>::max() - alignment) / sizeof(T))
             return fail(errc::out_of_memory, "buffer of ", size, " elements is beyond the address space");
         const std::size_t bytes = (size * sizeof(T) + alignment - 1) / alignment * alignment;
@@ -58,7 +58,7 @@ public:
         if (out.data_ == nullptr) return fail(errc::out_of_memory, "cannot allocate ", bytes, " bytes");
         out.size_ = size;
         std::memset(static_cast<void*>(out.data_), 0, size * sizeof(T));
-        return out;
+        return result<buffer>(std::move(out));
     }
 
     [[nodiscard]] T* data() noexcept { return data_; }

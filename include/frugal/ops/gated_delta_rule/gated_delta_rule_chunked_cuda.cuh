@@ -221,14 +221,10 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
             state[static_cast<std::size_t>(i) * static_cast<std::size_t>(a.key_stride)] = room.state[i * delta_columns + lane];
 }
 
-/// As ops::gated_delta_rule with scan::chunked<32>, on device memory: chunks begin where a call begins, so different splits of
-/// the tokens agree within rounding only; both layouts have the same bits. Within 5e-6 of the greatest output and state of the
-/// rule in double. Heads of more than 224 key features are taken token by token. Errors: as gated_delta_rule.
-template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major>
-[[nodiscard]] cudaError_t gated_delta_rule_chunked(const delta_rule_dims& dims, matrix_view<const float> q,
-                                                   matrix_view<const float> k, matrix_view<const float> v,
-                                                   matrix_view<const float> g, matrix_view<const float> beta, float* state,
-                                                   matrix_view<float> out, cudaStream_t stream) {
+template <head_pairing_policy Pairing, state_layout_policy Layout>
+cudaError_t gated_delta_rule_chunked(const delta_rule_dims& dims, matrix_view<const float> q, matrix_view<const float> k,
+                                     matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                     float* state, matrix_view<float> out, cudaStream_t stream) {
     if (dims.key_dim > static_cast<std::size_t>(delta_most_chunked_key))
         return gated_delta_rule<Pairing, Layout>(dims, q, k, v, g, beta, state, out, stream);
     if (q.rows() == 0) return cudaSuccess;
