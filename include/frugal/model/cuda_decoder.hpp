@@ -25,6 +25,7 @@
 #include "frugal/layer/ngram_embedding_cuda.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
+#include "frugal/model/cuda_policies.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/attention/step_cuda.hpp"
@@ -65,9 +66,7 @@ struct cuda_decoder_options {
 /// copying, saving and restoring a sequence are not offered: use model::transformer for them.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<device::cuda<>>>
 class cuda_decoder {
-    static_assert(policy_bundle<Policies>,
-                  "frugal: model::cuda_decoder takes its policies as one bundle; write cuda_decoder<spec, convention, "
-                  "policies<device::cuda<...>>>");
+    static_assert(sizeof(cuda_policies<Policies>) > 0);
 
 public:
     using spec = Spec;
