@@ -156,6 +156,13 @@ TEST_CASE("a step that fails: clear() helps; where the device is lost, nothing b
     must(m.clear(dev));
     must(step());
     model.check(row);
+    // In the middle of a prefill: what was queued before has run, and is forgotten.
+    simt::fail_call("launch", cudaErrorLaunchOutOfResources, 40);
+    CHECK(m.step(dev, model.first(3), {row.data(), 1, model.width}).error().code == errc::device_failed);
+    must(m.clear(dev));
+    must(m.step(dev, model.first(3), {row.data(), 1, model.width}));
+    model.check(row, 2);
+    must(m.clear(dev));
 
     simt::fail_call("cudaStreamSynchronize", cudaErrorIllegalAddress, 0, true);
     const auto lost = step();

@@ -45,7 +45,7 @@ namespace model {
 
 struct cuda_decoder_options {
     std::size_t max_tokens = 0;     ///< of the sequence; 0: the model's context length
-    std::size_t batch_tokens = 64;  ///< that go through the layers at once
+    std::size_t batch_tokens = 64;  ///< that go through the layers at once; 1024 at most
     std::size_t logit_rows = 1;     ///< most rows of logits of one call
     /// Tokens that the recorded step of a single token can see at first; doubled, by recording anew, as the sequence grows.
     std::size_t recorded_tokens = 4096;
@@ -173,7 +173,8 @@ private:
     cuda_decoder(device_type& dev, config sizes, const cuda_decoder_options& options)
         : config_(std::move(sizes)), options_(options), generation_(dev.generation()), memory_(dev.context(), dev.queue()) {
         if (options_.max_tokens == 0) options_.max_tokens = config_.context_length;
-        options_.batch_tokens = std::clamp<std::size_t>(options_.batch_tokens, 1, options_.max_tokens);
+        options_.batch_tokens =
+            std::clamp<std::size_t>(options_.batch_tokens, 1, std::min<std::size_t>(options_.max_tokens, 1024));
         options_.logit_rows = std::max<std::size_t>(options_.logit_rows, 1);
         options_.recorded_tokens = std::max<std::size_t>(options_.recorded_tokens, 1);
         gdn_dims_ = {config_.hidden,    config_.key_heads,   config_.value_heads, config_.key_dim,

@@ -1,7 +1,8 @@
 #pragma once
 /// NVIDIA GPUs as a device target: weights stay on the device in panels, activations go there for each product. Every other
-/// operator runs on the host CPU. Needs the CUDA runtime and the kernels: link frugal::cuda and frugal::cuda_kernels. Host code
-/// like this is for the host's compiler; nvcc is for the kernels alone (*.cuh, kernels/cuda).
+/// operator runs on the host CPU, but for model::cuda_decoder, which runs whole steps there. Needs the CUDA runtime and the
+/// kernels: link frugal::cuda and frugal::cuda_kernels. Host code like this is for the host's compiler; nvcc is for the kernels
+/// alone (*.cuh, kernels/cuda).
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
