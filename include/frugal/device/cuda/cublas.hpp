@@ -155,9 +155,9 @@ namespace device::prefill {
 /// By cuBLASLt, for batches of more than 16 tokens: weights are decoded into memory of the device, and both operands rounded to
 /// bfloat16, as bf16_tiles does, with the same bound on the error. Which order sums are made in is the library's choice: bits
 /// depend on the number of tokens, on the device and on the library's version. Takes up to WeightBytes for decoded weights (but
-/// no less than 16 rows), and as much as the activations need; it allocates where a product needs more than those before, so not
-/// while a graph is recorded. It serves device::cuda's own products: steps of whole models that stay on the device (gpu::pass) are
-/// recorded, and take bf16_tiles instead.
+/// no less than 16 rows), and as much as the activations need; it allocates where a product needs more than those before: not
+/// while a graph is recorded. It serves device::cuda's own products; steps of whole models that stay on the device (gpu::pass)
+/// are recorded, and take bf16_tiles instead.
 template <std::size_t WeightBytes>
 struct cublas_within {
     static constexpr bool rounds = true;
