@@ -77,6 +77,7 @@ TEST_CASE("image_matmul: the bits of matmul, for any number of rows, tokens and 
                 };
                 check(frugal::type_tag<device::f32_activations>{});
                 check(frugal::type_tag<device::q8_activations>{});
+                check(frugal::type_tag<device::bf16_activations>{});
             });
         }
     });
@@ -165,7 +166,7 @@ TEST_CASE("gather_activations: rows as they were prepared, in any order and more
         const auto got = ops::gather_activations(dev, scratch, all, rows, values).value();
         CHECK(got.rows == 5);
         CHECK(got.cols == odd);
-        CHECK((got.values != nullptr) == (values || !Activations::quantized));
+        CHECK((got.values != nullptr) == (values || !(Activations::quantized || Activations::rounded)));
         const auto same = [&](const auto* a, const auto* b, std::size_t n) { return std::memcmp(a, b, n * sizeof(*a)) == 0; };
         if (got.values != nullptr) CHECK(same(got.values, want.values, 5 * 96));
         if constexpr (Activations::quantized) {
@@ -173,10 +174,15 @@ TEST_CASE("gather_activations: rows as they were prepared, in any order and more
             CHECK(same(got.scales, want.scales, 5 * 3));
             CHECK(same(got.code_sums, want.code_sums, 5 * 6));
         }
+        if constexpr (Activations::rounded) {
+            CHECK(same(got.rounded, want.rounded, 5 * 96));
+            CHECK(same(got.sums, want.sums, 5 * 3));
+        }
     };
     for (const bool values : {false, true}) {
         check(frugal::type_tag<device::f32_activations>{}, values);
         check(frugal::type_tag<device::q8_activations>{}, values);
+        check(frugal::type_tag<device::bf16_activations>{}, values);
     }
 }
 

@@ -1,4 +1,4 @@
-// ops::matmul with activations as they are and in 8 bits: against sums in double over the decoded weights, within derived bounds;
+// ops::matmul with activations as they are, in 8 bits and in bfloat16: against sums in double over the decoded weights, within derived bounds;
 // the same bits for any split and any number of threads; every format, every instruction set.
 #include "frugal/ops/matmul/matmul.hpp"
 
@@ -25,7 +25,8 @@ using frugal::workspace;
 
 namespace {
 
-enum class product { f32, q8 };
+enum class product { f32, q8, bf16 };
+constexpr product every_product[] = {product::f32, product::q8, product::bf16};
 
 /// A device whose products take their activations as `which` says.
 template <class Isa, class F, class... Argument>
@@ -33,8 +34,11 @@ void with_device(product which, F&& f, Argument&... argument) {
     if (which == product::f32) {
         device::cpu<Isa, frugal::counters_on, device::f32_activations> dev(argument...);
         f(dev);
-    } else {
+    } else if (which == product::q8) {
         device::cpu<Isa, frugal::counters_on, device::q8_activations> dev(argument...);
+        f(dev);
+    } else {
+        device::cpu<Isa, frugal::counters_on, device::bf16_activations> dev(argument...);
         f(dev);
     }
 }
@@ -83,6 +87,10 @@ void check_against_double(product which, const quant::weight_view& w, const std:
                     rounding = static_cast<double>(largest) / 254;
                     quantization += (1 + 127 * 8 * unit) * rounding * std::abs(weight);
                 }
+                if ((coded || std::is_same_v<Format, quant::bf16>)&&which == product::bf16) {
+                    rounding = std::abs(value) / 256;
+                    quantization += rounding * std::abs(weight);
+                }
                 magnitudes += terms[c] * (std::abs(value) + rounding);
             }
             // A sum of n terms in any order, each rounded: n units. Here n is the length of a group's sum (exact in integers),
@@ -102,7 +110,7 @@ void check_against_double(product which, const quant::weight_view& w, const std:
 
 TEST_CASE("C48 products agree with sums in double for every tail of rows and tokens, format and instruction set") {
     constexpr std::size_t most_tokens = 17;
-    for (const product which : {product::f32, product::q8})
+    for (const product which : every_product)
         test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
             for (const std::size_t rows : {3u, 16u, 17u, 31u})
                 for (const std::size_t cols : {256u, 512u, 768u}) {
@@ -132,7 +140,7 @@ TEST_CASE("C48 products agree with sums in double for every tail of rows and tok
 
 TEST_CASE("the same bits for any split of the tokens and any number of threads") {
     constexpr std::size_t rows = 53, cols = 768, tokens = 11;
-    for (const product which : {product::f32, product::q8})
+    for (const product which : every_product)
         test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
             const auto bytes = test::random_weights<Format>(rows, cols, 5);
             const auto w = quant::make_weight_view<quant::all>(Format::type, bytes, rows, cols);
@@ -162,7 +170,7 @@ TEST_CASE("the same bits for any split of the tokens and any number of threads")
 
 TEST_CASE("more activations than a kernel keeps sums for: the same bits as in smaller batches") {
     constexpr std::size_t rows = 18, cols = 256, tokens = 1100;
-    for (const product which : {product::f32, product::q8}) {
+    for (const product which : every_product) {
         const auto bytes = test::random_weights<quant::q6_k>(rows, cols, 5);
         const auto w = quant::make_weight_view<quant::all>(quant::q6_k::type, bytes, rows, cols);
         REQUIRE(w.has_value());
@@ -203,10 +211,84 @@ TEST_CASE("activations in 8 bits are those of quant::q8_activation<32>, once for
     });
 }
 
-TEST_CASE("activations in 8 bits: a NaN row of a NaN or infinite activation, and only that row") {
+TEST_CASE("activations in bfloat16: to nearest, ties to even, once for all rows of weights; none below 2^-126") {
+    constexpr std::size_t cols = 64, tokens = 3;
+    auto x = test::random_floats(tokens * cols, 9, 3.0f);
+    x[0] = 0x1.01p0f;       // halfway: down to even
+    x[1] = 0x1.03p0f;       // halfway: up to even
+    x[2] = -0x1.010002p0f;  // above halfway
+    x[3] = -0x1.fcp-127f;
+    x[4] = 0x1p-149f;
+    x[5] = 0x1.ffp127f;  // beyond the largest bfloat16
+    std::vector<float> want(x.size());
+    std::transform(x.begin(), x.end(), want.begin(), [](float v) { return frugal::to_float(frugal::to_bfloat16(v)); });
+    CHECK(want[0] == 1.0f);
+    CHECK(want[1] == 0x1.04p0f);
+    CHECK(want[2] == -0x1.02p0f);
+    CHECK(std::isinf(want[5]));
+    want[3] = want[4] = 0.0f;
+    const auto check = [&]<class Format>(frugal::type_tag<Format>) {
+        std::vector<float> ones(cols * cols);
+        for (std::size_t c = 0; c < cols; ++c) ones[c * cols + c] = 127.0f;
+        std::vector<std::byte> bytes(cols * cols / Format::block_size * Format::block_bytes);
+        REQUIRE(quant::encode_row<Format>(ones, bytes));
+        const auto w = quant::make_weight_view<quant::all>(Format::type, bytes, cols, cols);
+        REQUIRE(w.has_value());
+        test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
+            with_device<Isa>(product::bf16, [&](auto& dev) {
+                std::vector<float> y(tokens * cols);
+                REQUIRE(multiply(dev, *w, x, 0, tokens, y));
+                CHECK(dev.counters().read(frugal::counter::activation_quantize_calls) == 1);
+                // An infinite activation times a weight of 0 is NaN: the first row is looked at without it.
+                for (std::size_t c = 0; c < cols; ++c) CHECK(!std::isfinite(y[c]));
+                x[5] = 0.0f;
+                REQUIRE(multiply(dev, *w, x, 0, tokens, y));
+                x[5] = 0x1.ffp127f;
+                for (std::size_t i = 0; i < y.size(); ++i)
+                    if (i != 5) CHECK(y[i] == 127.0f * want[i]);
+            });
+        });
+    };
+    check(frugal::type_tag<quant::bf16>{});
+    check(frugal::type_tag<quant::q8_0>{});
+}
+
+TEST_CASE("activations in bfloat16 with bfloat16 weights: even columns, then odd ones, with the same bits everywhere") {
+    constexpr std::size_t rows = 19, cols = 352, tokens = 17;
+    auto values = test::random_floats(rows * cols, 3), x = test::random_floats(tokens * cols, 4);
+    for (std::size_t i = 0; i < values.size(); i += 37) values[i] *= 0x1p-130f;
+    for (std::size_t i = 0; i < x.size(); i += 41) x[i] *= 0x1p-130f;
+    for (std::size_t i = 5; i < x.size(); i += 43) x[i] *= 0x1p100f;
+    std::vector<std::byte> bytes(rows * cols * quant::bf16::block_bytes);
+    REQUIRE(quant::encode_row<quant::bf16>(values, bytes));
+    const auto w = quant::make_weight_view<quant::all>(quant::bf16::type, bytes, rows, cols);
+    REQUIRE(w.has_value());
+    const auto rounded = [](float v) {
+        const float out = frugal::to_float(frugal::to_bfloat16(v));
+        return std::abs(v) < 0x1p-126f || std::abs(out) < 0x1p-126f ? 0.0f : out;
+    };
+    std::vector<float> want(tokens * rows);
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t r = 0; r < rows; ++r)
+            for (std::size_t group = 0; group < cols; group += 32) {
+                float sums[2] = {0.0f, 0.0f};
+                for (std::size_t k = 0; k < 32; ++k)
+                    sums[k % 2] = std::fma(rounded(x[t * cols + group + k]), rounded(values[r * cols + group + k]), sums[k % 2]);
+                want[t * rows + r] += sums[0] + sums[1];
+            }
+    test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
+        with_device<Isa>(product::bf16, [&](auto& dev) {
+            std::vector<float> y(tokens * rows);
+            REQUIRE(multiply(dev, *w, x, 0, tokens, y));
+            CHECK(same_bits(y, want));
+        });
+    });
+}
+
+TEST_CASE("activations in 8 bits or bfloat16: what NaN or infinite activations make of their row, and only that row") {
     constexpr std::size_t rows = 4, cols = 512;
     test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
-        if constexpr (quant::coded_layout<quant::panel_of<Format>>) {
+        if constexpr (quant::coded_layout<quant::panel_of<Format>> || std::is_same_v<Format, quant::bf16>) {
             const auto bytes = test::random_weights<Format>(rows, cols, 3);
             const auto w = quant::make_weight_view<quant::all>(Format::type, bytes, rows, cols);
             REQUIRE(w.has_value());
@@ -214,15 +296,18 @@ TEST_CASE("activations in 8 bits: a NaN row of a NaN or infinite activation, and
             x[cols + 300] = std::numeric_limits<float>::quiet_NaN();
             x[2 * cols + 3] = -std::numeric_limits<float>::infinity();
             test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
-                with_device<Isa>(product::q8, [&](auto& dev) {
-                    std::vector<float> y(3 * rows);
-                    REQUIRE(multiply(dev, *w, x, 0, 3, y));
-                    for (std::size_t r = 0; r < rows; ++r) {
-                        CHECK(std::isfinite(y[r]));
-                        CHECK(std::isnan(y[rows + r]));
-                        CHECK(std::isnan(y[2 * rows + r]));
-                    }
-                });
+                for (const product which : {product::q8, product::bf16})
+                    with_device<Isa>(which, [&](auto& dev) {
+                        std::vector<float> y(3 * rows);
+                        REQUIRE(multiply(dev, *w, x, 0, 3, y));
+                        for (std::size_t r = 0; r < rows; ++r) {
+                            CHECK(std::isfinite(y[r]));
+                            CHECK(std::isnan(y[rows + r]));
+                            CHECK(!std::isfinite(y[2 * rows + r]));
+                            if (which == product::q8 && quant::coded_layout<quant::panel_of<Format>>)
+                                CHECK(std::isnan(y[2 * rows + r]));
+                        }
+                    });
             });
         }
     });
@@ -242,7 +327,7 @@ TEST_CASE("C45 rows that are not whole blocks are refused, never computed in par
             if (!fits) CHECK(made.error().code == errc::shape_mismatch);
             // A view made by hand must not get past the products either.
             const quant::weight_view w{Format::type, bytes.data(), rows, cols, whole / Format::block_size * Format::block_bytes};
-            for (const product which : {product::f32, product::q8})
+            for (const product which : every_product)
                 test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {
                     with_device<Isa>(which, [&](auto& dev) {
                         std::vector<float> y(tokens * rows, -7.0f);

@@ -1,7 +1,8 @@
-// Products by a unit of 16 x 16 dot products give the bits of those by rows: with a unit in plain C++ everywhere, and with AMX
-// where the machine has it.
+// Products by a unit of 16 x 16 dot products, of integers or bfloat16, give the bits of those by rows: with a unit in plain C++
+// everywhere, and with AMX where the machine has it.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -35,8 +36,33 @@ struct plain_tiles {
     }
 };
 
+struct plain_bf16_tiles {
+    template <std::size_t Pairs>
+    void products(const std::byte* weights, const frugal::bfloat16* x, std::size_t stride, float (&out)[16][16]) const {
+        for (std::size_t t = 0; t < 16; ++t)
+            for (std::size_t r = 0; r < 16; ++r) {
+                float sums[2] = {0.0f, 0.0f};
+                for (std::size_t k = 0; k < 2 * Pairs; ++k) {
+                    frugal::bfloat16 weight, value;
+                    std::memcpy(&weight, weights + (k / 2 * 32 + 2 * r + k % 2) * 2, 2);
+                    std::memcpy(&value, reinterpret_cast<const std::byte*>(x) + t * stride + 2 * k, 2);
+                    sums[k % 2] = std::fma(to_float(weight), to_float(value), sums[k % 2]);
+                }
+                out[t][r] = sums[0] + sums[1];
+            }
+    }
+    void add_products(const std::byte* const* weights, std::size_t groups, const frugal::bfloat16* x, std::size_t stride,
+                      float* sums) const {
+        for (std::size_t g = 0; g < groups; ++g) {
+            float group[16][16];
+            products<16>(weights[g], x + 32 * g, stride, group);
+            for (std::size_t i = 0; i < 256; ++i) sums[i] += group[i / 16][i % 16];
+        }
+    }
+};
+
 /// One panel of a format against `rows` rows of activations.
-template <class Format, class Tiles>
+template <class Format, class Activations, class Tiles>
 std::vector<float> multiply(const Tiles& tiles, std::size_t rows) {
     using isa = frugal::isa::baseline;
     using layout = quant::panel_of<Format>;
@@ -47,23 +73,28 @@ std::vector<float> multiply(const Tiles& tiles, std::size_t rows) {
     std::vector<std::byte> panel(quant::panel_bytes<Format>(cols) + 4096);
     quant::pack_panel<Format>(*w, 0, panel.data());
     const auto values = test::random_floats(rows * cols, 5);
-    device::cpu<isa, frugal::counters_off, device::q8_activations> dev;
+    device::cpu<isa, frugal::counters_off, Activations> dev;
     workspace scratch;
     const auto x = ops::prepare_activations(dev, scratch, matrix_view<const float>(values.data(), rows, cols));
     REQUIRE(x.has_value());
     std::vector<float> sums(rows * quant::panel_rows);
-    ops::cpu::detail::multiply_codes<isa, layout>(tiles, panel.data(), *x, 0, rows, sums.data());
+    if constexpr (Activations::quantized)
+        ops::cpu::detail::multiply_codes<isa, layout>(tiles, panel.data(), *x, 0, rows, sums.data());
+    else
+        ops::cpu::detail::multiply_pairs<isa, layout>(tiles, panel.data(), *x, 0, rows, sums.data());
     return sums;
 }
 
-template <class Tiles>
+template <class Activations, class Tiles>
 void check_products(const Tiles& tiles) {
     test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
-        if constexpr (quant::coded_layout<quant::panel_of<Format>>)
+        using layout = quant::panel_of<Format>;
+        if constexpr (ops::reads_codes<Activations, layout> || ops::reads_rounded<Activations, layout>)
             for (const std::size_t rows : {1u, 15u, 16u, 17u, 33u, 48u}) {
                 CAPTURE(Format::name);
                 CAPTURE(rows);
-                const auto got = multiply<Format>(tiles, rows), want = multiply<Format>(ops::cpu::detail::no_tiles(), rows);
+                const auto got = multiply<Format, Activations>(tiles, rows);
+                const auto want = multiply<Format, Activations>(ops::cpu::detail::no_tiles(), rows);
                 CHECK(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
             }
     });
@@ -71,7 +102,12 @@ void check_products(const Tiles& tiles) {
 
 }  // namespace
 
-TEST_CASE("products by tiles: the bits of products by rows, for every format with codes") { check_products(plain_tiles()); }
+TEST_CASE("products by tiles: the bits of products by rows, for every format with codes") {
+    check_products<device::q8_activations>(plain_tiles());
+}
+TEST_CASE("products by bfloat16 tiles: the bits of products by rows, for bfloat16 and every format with codes") {
+    check_products<device::bf16_activations>(plain_bf16_tiles());
+}
 
 #if defined(__x86_64__)
 TEST_CASE("AMX tiles: the sums of plain C++, and products with the same bits") {
@@ -94,6 +130,37 @@ TEST_CASE("AMX tiles: the sums of plain C++, and products with the same bits") {
     check.template operator()<false, 8>();
     check.template operator()<true, 4>();
     check.template operator()<false, 4>();
-    check_products(amx);
+    check_products<device::q8_activations>(amx);
+}
+
+TEST_CASE("AMX bfloat16 tiles: the sums of plain C++, and products with the same bits") {
+    if (!simd::amx_bf16_tiles::available()) {
+        MESSAGE("this machine has no AMX bfloat16: not run");
+        return;
+    }
+    const simd::amx_bf16_tiles amx;
+    constexpr std::size_t groups = 3, stride = 40 + 32 * groups;
+    alignas(64) std::byte weights[groups][1024];
+    std::vector<frugal::bfloat16> x(16 * stride);
+    const auto w = test::random_floats(groups * 512, 1), values = test::random_floats(x.size(), 2);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+        const frugal::bfloat16 weight = frugal::to_bfloat16(w[i]);
+        std::memcpy(&weights[i / 512][i % 512 * 2], &weight, 2);
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = frugal::to_bfloat16(values[i]);
+    const auto check = [&]<std::size_t Pairs>() {
+        alignas(64) float got[16][16], want[16][16];
+        amx.template products<Pairs>(weights[1], x.data(), 2 * stride, got);
+        plain_bf16_tiles().template products<Pairs>(weights[1], x.data(), 2 * stride, want);
+        CHECK(std::memcmp(got, want, sizeof(got)) == 0);
+    };
+    check.template operator()<16>();
+    check.template operator()<8>();
+    const std::byte* const each[groups] = {weights[0], weights[1], weights[2]};
+    auto got = test::random_floats(256, 3), want = got;
+    amx.add_products(each, groups, x.data(), 2 * stride, got.data());
+    plain_bf16_tiles().add_products(each, groups, x.data(), 2 * stride, want.data());
+    CHECK(std::memcmp(got.data(), want.data(), 256 * sizeof(float)) == 0);
+    check_products<device::bf16_activations>(amx);
 }
 #endif

@@ -17,7 +17,7 @@ enum class counter : std::uint8_t {
     weight_bytes_read,       ///< bytes of weight blocks that products and look-ups read
     dequantize_calls,        ///< host tensors dequantised for a product
     matmul_calls,            ///< products of a weight matrix with a batch of activations
-    activation_quantize_calls,  ///< activation matrices quantised for integer dot products
+    activation_quantize_calls,  ///< activation matrices quantised or rounded for products
     layout_builds,           ///< QSA cache-layout input sets built
     layout_updates,          ///< QSA layouts kept up to date by the changes alone
     layout_hits,             ///< QSA layouts found unchanged and used as they were

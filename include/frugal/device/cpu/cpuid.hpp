@@ -67,8 +67,15 @@ FRUGAL_ALWAYS_INLINE unsigned saved_state() noexcept {
     return detail::has_bits(detail::leaf(7).d, tile | int8) && detail::has_bits(detail::saved_state(), tile_state);
 }
 
+/// AMX with bfloat16, in the same sense.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_amx_bf16() noexcept {
+    constexpr unsigned tile = 1u << 24, bf16 = 1u << 22, tile_state = 0x60000;
+    return detail::has_bits(detail::leaf(7).d, tile | bf16) && detail::has_bits(detail::saved_state(), tile_state);
+}
+
 #else
 
+[[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_amx_bf16() noexcept { return false; }
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_amx_int8() noexcept { return false; }
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx2() noexcept { return false; }
 [[nodiscard]] FRUGAL_ALWAYS_INLINE bool has_avx512() noexcept { return false; }

@@ -47,7 +47,8 @@ public:
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
 private:
-    template <cuda_arch, cpu_target, activation_policy, quant::format_list, prefill_policy>
+    template <cuda_arch, cpu_target, activation_policy Activations, quant::format_list, prefill_policy>
+        requires(!Activations::rounded)
     friend class cuda;
     gpu::device_memory memory_;
     std::vector<quant::panel_view> parts_;
@@ -64,6 +65,7 @@ private:
 /// `generation()` has changed, and nothing but `reopen()` helps.
 template <cuda_arch Arch = sm_90, cpu_target Host = cpu<>, activation_policy Activations = default_activations,
           quant::format_list Formats = quant::all, prefill_policy Prefill = prefill::exact>
+    requires(!Activations::rounded)  // products in bfloat16 are a matter of Prefill here
 class cuda : public host_side<Host> {
 public:
     using arch = Arch;

@@ -22,7 +22,8 @@ namespace ops {
 /// Floats of scratch that prepare_activations takes for x [rows, cols], at most.
 [[nodiscard]] constexpr std::size_t prepared_scratch(std::size_t rows, std::size_t cols) noexcept {
     const std::size_t groups = (cols + quant::panel_group - 1) / quant::panel_group;
-    return rows * groups * (quant::panel_group + quant::panel_group / 4 + 2) + 64;
+    // A copy filled up with zeros, and what takes more of codes with scale and sums (10 floats a group) and bfloat16 with a sum.
+    return rows * groups * (quant::panel_group + quant::panel_group / 2 + 1) + 64;
 }
 
 /// Makes x, [tokens, columns], ready for the products of `dev`; what it needs beside x comes from `scratch` and lives until the
@@ -58,17 +59,30 @@ template <device::cpu_target Device>
         out.scales = scales.data();
         out.code_sums = sums.data();
     }
+    if constexpr (device::activations_of<Device>::rounded) {
+        FRUGAL_TRY_ASSIGN(const auto rounded, scratch.template array<bfloat16>(x.rows() * padded));
+        FRUGAL_TRY_ASSIGN(const auto sums, scratch.template array<float>(x.rows() * out.groups));
+        dev.counters().add(counter::activation_quantize_calls, 1);
+        dev.run_ranges(x.rows(), 1, [&](std::size_t begin, std::size_t end) {
+            ops::cpu::round_rows<isa>(out, rounded.data(), sums.data(), begin, end);
+        });
+        out.rounded = rounded.data();
+        out.sums = sums.data();
+    }
     return out;
 }
 
-/// Whether products of `dev` read f32 activations for weights of this type, not only their 8-bit codes.
+/// Whether products of `dev` read f32 activations for weights of this type, not only codes or rounded ones.
 /// Precondition: the type is in the list.
 template <quant::format_list Formats, device::cpu_target Device>
 [[nodiscard]] bool reads_values(const Device&, quant::type_id type) {
     bool read = true;
-    if constexpr (device::activations_of<Device>::quantized)
-        (void)quant::visit<Formats>(
-            type, [&]<class Format>(type_tag<Format>) { read = !quant::coded_layout<quant::panel_of<Format>>; });
+    using activations = device::activations_of<Device>;
+    if constexpr (activations::quantized || activations::rounded)
+        (void)quant::visit<Formats>(type, [&]<class Format>(type_tag<Format>) {
+            using layout = quant::panel_of<Format>;
+            read = !reads_codes<activations, layout> && !reads_rounded<activations, layout>;
+        });
     return read;
 }
 
@@ -84,7 +98,7 @@ template <device::cpu_target Device>
     out.values = nullptr;
     out.stride = 0;
     float* to = nullptr;
-    if (values || x.codes == nullptr) {
+    if (values || (x.codes == nullptr && x.rounded == nullptr)) {
         FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(count, padded));
         out.values = to = copy.data();
         out.stride = padded;
@@ -100,10 +114,22 @@ template <device::cpu_target Device>
         out.scales = scales.data();
         out.code_sums = sums.data();
     }
+    std::span<bfloat16> rounded;
+    std::span<float> rounded_sums;
+    if (x.rounded != nullptr) {
+        FRUGAL_TRY_ASSIGN(rounded, scratch.template array<bfloat16>(count * padded));
+        FRUGAL_TRY_ASSIGN(rounded_sums, scratch.template array<float>(count * x.groups));
+        out.rounded = rounded.data();
+        out.sums = rounded_sums.data();
+    }
     dev.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             const prepared_activations from = x.rows_range(rows[i], 1);
             if (to != nullptr) std::memcpy(to + i * padded, from.values, padded * sizeof(float));
+            if (x.rounded != nullptr) {
+                std::memcpy(rounded.data() + i * padded, from.rounded, padded * sizeof(bfloat16));
+                std::memcpy(rounded_sums.data() + i * x.groups, from.sums, x.groups * sizeof(float));
+            }
             if (x.codes == nullptr) continue;
             std::memcpy(codes.data() + i * padded, from.codes, padded);
             std::memcpy(scales.data() + i * x.groups, from.scales, x.groups * sizeof(float));

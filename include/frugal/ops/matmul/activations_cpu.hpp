@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/isa.hpp"
-#include "frugal/quant/panel/layout.hpp"
+#include "frugal/quant/panel/scalars.hpp"
+#include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -19,6 +21,10 @@ struct prepared_activations {
     const std::int8_t* codes = nullptr;
     const float* scales = nullptr;
     const std::int16_t* code_sums = nullptr;
+    // Only where the device rounds them to bfloat16; row r of `rounded` starts at r * groups * 32, of `sums` (of 32 columns) at
+    // r * groups.
+    const bfloat16* rounded = nullptr;
+    const float* sums = nullptr;
 
     /// Rows first … first + count - 1.
     [[nodiscard]] prepared_activations rows_range(std::size_t first, std::size_t count) const noexcept {
@@ -30,9 +36,20 @@ struct prepared_activations {
             out.scales += first * groups;
             out.code_sums += first * groups * 2;
         }
+        if (rounded != nullptr) {
+            out.rounded += first * groups * quant::panel_group;
+            out.sums += first * groups;
+        }
         return out;
     }
 };
+
+/// Whether a product with weights in a layout of panels reads codes of activations, or activations rounded to bfloat16; if
+/// neither, it reads them as they are.
+template <class Activations, class Layout>
+inline constexpr bool reads_codes = Activations::quantized&& quant::coded_layout<Layout>;
+template <class Activations, class Layout>
+inline constexpr bool reads_rounded = Activations::rounded && (quant::coded_layout<Layout> || quant::paired_layout<Layout>);
 
 namespace cpu {
 
@@ -40,6 +57,10 @@ namespace cpu {
 template <class Isa>
 void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* scales, std::int16_t* sums, std::size_t row_begin,
                    std::size_t row_end);
+
+/// Rounds rows row_begin … row_end - 1 of x.values to bfloat16, magnitudes below 2^-126 to 0; `sums`: of 32 rounded columns.
+template <class Isa>
+void round_rows(const prepared_activations& x, bfloat16* rounded, float* sums, std::size_t row_begin, std::size_t row_end);
 
 }  // namespace cpu
 }  // namespace ops

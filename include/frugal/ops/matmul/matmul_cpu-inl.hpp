@@ -4,9 +4,11 @@
 #include <type_traits>
 
 #include "frugal/device/cpu/amx.hpp"
+#include "frugal/device/cpu/flush_denormals.hpp"
 #include "frugal/device/cpu/simd.hpp"
 #include "frugal/device/cpu/simd_integer.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
+#include "frugal/ops/matmul/pairs_cpu-inl.hpp"
 #include "frugal/ops/matmul/tiles_cpu-inl.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -146,6 +148,39 @@ FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared
     }
 }
 
+/// One panel times all rows of x, in bfloat16.
+template <class Isa, class Layout, class Tiles>
+FRUGAL_ALWAYS_INLINE void multiply_pairs(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
+                                         std::size_t row, std::size_t rows, float* sums) {
+    using scaling = pair_scaling<Layout>;
+    constexpr std::size_t groups = Layout::columns / quant::panel_group;
+    // What is not AMX must give its bits: it knows no denormal numbers.
+    const device::flush_denormals flush;
+    pair_groups w;
+    for (std::size_t first = 0; first < x.groups; first += pair_groups::most) {
+        const std::size_t left = x.groups - first, count = left < pair_groups::most ? left : pair_groups::most;
+        for (std::size_t g = 0; g < count; ++g) {
+            const std::byte* block = panel + (first + g) / groups * Layout::bytes;
+            prefetch_ahead<Layout::bytes / groups>(panel + (first + g) * (Layout::bytes / groups));
+            w.pairs[g] = block;
+            if constexpr (quant::coded_layout<Layout>) {
+                alignas(64) std::uint8_t room[quant::panel_codes];
+                pair_codes<Isa, typename Layout::kind>(Layout::codes(block, (first + g) % groups, room), w.room[g]);
+                w.pairs[g] = w.room[g];
+                Layout::scales(block, (first + g) % groups, w.scales[g]);
+            }
+        }
+        std::size_t done = 0;
+        if constexpr (!std::is_same_v<Tiles, no_tiles>)
+            for (; done + 16 <= rows; done += 16)
+                pair_block<Isa, scaling>(tiles, w, count, x, row + done, first, sums + done * quant::panel_rows);
+        for_each_tile<6>(rows - done, [&](auto tokens, std::size_t t) {
+            pair_tile<Isa, scaling, decltype(tokens)::value>(w, count, x, row + done + t, first,
+                                                             sums + (done + t) * quant::panel_rows);
+        });
+    }
+}
+
 template <class Isa, class Format, class Activations, class Tiles>
 FRUGAL_ALWAYS_INLINE void multiply_panel(const Tiles& tiles, const std::byte* panel, std::size_t first_row, std::size_t rows,
                                          const prepared_activations& x, matrix_view<float> y, float* sums) {
@@ -154,8 +189,10 @@ FRUGAL_ALWAYS_INLINE void multiply_panel(const Tiles& tiles, const std::byte* pa
     for (std::size_t begin = 0; begin < x.rows; begin += matmul_slice) {
         const std::size_t n = x.rows - begin < matmul_slice ? x.rows - begin : matmul_slice;
         std::memset(sums, 0, n * quant::panel_rows * sizeof(float));
-        if constexpr (quant::coded_layout<layout> && Activations::quantized)
+        if constexpr (reads_codes<Activations, layout>)
             multiply_codes<Isa, layout>(tiles, panel, x, begin, n, sums);
+        else if constexpr (reads_rounded<Activations, layout>)
+            multiply_pairs<Isa, layout>(tiles, panel, x, begin, n, sums);
         else
             multiply_floats<Isa, layout>(panel, x, begin, n, sums);
         for (std::size_t t = 0; t < n; ++t)
@@ -166,9 +203,12 @@ FRUGAL_ALWAYS_INLINE void multiply_panel(const Tiles& tiles, const std::byte* pa
 /// Calls f(unit of tiles) with the one that this instruction set has on this machine, if products can use it.
 template <class Isa, class Format, class Activations, class F>
 FRUGAL_ALWAYS_INLINE void with_tiles(const prepared_activations& x, const F& f) {
-    // A tile's 16 rows: with fewer, integer dot products take no longer.
-    if constexpr (Isa::vector_bytes == 64 && Activations::quantized && quant::coded_layout<quant::panel_of<Format>>)
+    // A tile's 16 rows: with fewer, vector registers take no longer.
+    using layout = quant::panel_of<Format>;
+    if constexpr (Isa::vector_bytes == 64 && reads_codes<Activations, layout>)
         if (x.rows >= 16 && simd::amx_tiles::available()) return f(simd::amx_tiles());
+    if constexpr (Isa::vector_bytes == 64 && reads_rounded<Activations, layout>)
+        if (x.rows >= 16 && simd::amx_bf16_tiles::available()) return f(simd::amx_bf16_tiles());
     f(no_tiles());
 }
 

@@ -23,8 +23,9 @@ inline constexpr std::size_t panel_scratch = matmul_slice * quant::panel_rows;
 }
 
 /// y[t][r] = sum over c of w[r][c] * x[t][c] for the rows r of panels panel_begin <= p < panel_end and every row t of x;
-/// Activations: device::f32_activations, or q8_activations where x has codes. Each sum runs in one order whatever the ranges and
-/// the number of rows of x, so any split gives the same bits. `scratch`: panel_scratch floats of the caller's.
+/// Activations: device::f32_activations; q8_activations where x has codes, bf16_activations where it has them rounded. Each sum
+/// runs in one order whatever the ranges and the number of rows of x, so any split gives the same bits. `scratch`: panel_scratch
+/// floats of the caller's.
 template <class Isa, class Format, class Activations>
 void matmul_panels(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,
                    std::size_t panel_end, float* scratch);

@@ -1,5 +1,6 @@
 #pragma once
 /// Panels of floating point numbers.
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -116,6 +117,10 @@ template <class Layout>
 concept coded_layout = requires {
     typename Layout::kind;
 };
+
+/// Whether the layout holds bfloat16 in pairs of columns.
+template <class Layout>
+concept paired_layout = std::same_as<Layout, scalar_panel<bfloat16>>;
 
 }  // namespace quant
 
