@@ -12,6 +12,7 @@ namespace {
 
 using packed = device::packed_cpu<isa::baseline, counters_on, quant::all, device::q8_activations>;
 using direct = device::cpu<isa::baseline, counters_on, device::q8_activations>;
+using rounded = device::packed_cpu<isa::baseline, counters_on, quant::all, device::bf16_activations>;
 
 /// Quantisations of one token of decode that stays within the indexer's budget.
 struct quantisations {
@@ -72,6 +73,13 @@ void check_model(const std::string& name) {
 
 TEST_CASE("shared activations: Qwen3.5 quantises each input once, with the bits of every product for itself") {
     check_model<model::qwen35>("tiny-qwen35-Q4_K_M.gguf");
+}
+TEST_CASE("shared activations: Qwen3.5 rounds each input to bfloat16 once, with the bits of every product for itself") {
+    using spec = model::qwen35;
+    const gguf_model file(FRUGAL_EXAMPLE_MODELS "/tiny-qwen35-Q4_K_M.gguf");
+    const quantisations images = of_a_token<spec>(file.sizes, false);
+    const auto want = run<spec, rounded, reuse::shared_activations>(file, images.shared);
+    CHECK(same_bits(run<spec, rounded, reuse::per_product>(file, images.per_product), want));
 }
 TEST_CASE("shared activations: Qwen4-Exp quantises each input once, with the bits of every product for itself") {
     check_model<model::qwen4exp<>>("tiny-qwen4exp-Q4_K_M.gguf");
