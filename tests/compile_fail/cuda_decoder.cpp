@@ -7,7 +7,9 @@ namespace fg = frugal;
 /// A device::cuda as far as the check looks.
 struct gpu : fg::device::cpu<> {
     using arch = fg::device::sm_90;
-    using prefill = fg::device::prefill::exact;
+    struct prefill {
+        static constexpr bool rounds = false;
+    };
 };
 
 #if defined(BARE_DEVICE)

@@ -16,7 +16,7 @@ using namespace frugal;
 using file_formats = quant::list<quant::f32, quant::q4_k, quant::q6_k>;
 using gpu = device::cuda<device::sm_90, counting_cpu<isa::baseline>, device::f32_activations, file_formats>;
 template <class Spec, class Convention>
-using decoder = model::cuda_decoder<Spec, Convention, policies<gpu, file_formats>>;
+using decoder = model::cuda_decoder<Spec, Convention, policies<gpu, file_formats, exact_selection>>;
 
 /// Leaves the emulated machine as it was: nothing of a test stays allocated.
 struct machine {

@@ -54,8 +54,9 @@ struct cuda_decoder_options {
 };
 
 /// One sequence of a model of `Spec` on a GPU, from the weights that model::transformer takes. Weights, states and buffers are
-/// taken when it is created, and nothing after. A token goes up as 16 bytes (ops::cuda::step_token), its logits or the chosen
-/// token come down; between them nothing waits and nothing comes back. Move-only.
+/// taken when it is created, and nothing after (but what device::prefill::cublas takes for itself). A token goes up as 16 bytes
+/// (ops::cuda::step_token), its logits or the chosen token come down; between them nothing waits and nothing comes back.
+/// Move-only.
 ///
 /// The step of a single token is a recorded graph. How many tokens come before it is read from device memory; only the grid of
 /// attention is bounded by a number that the recording fixes. So the graph is recorded when this is created, and again each

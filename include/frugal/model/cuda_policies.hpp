@@ -1,7 +1,6 @@
 #pragma once
 /// What model::cuda_decoder asks of its policies. Needs no CUDA toolkit.
 #include "frugal/device/cuda/arch.hpp"
-#include "frugal/device/cuda/prefill.hpp"
 #include "frugal/policies.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -10,7 +9,9 @@ namespace model {
 
 /// A device::cuda.
 template <class D>
-concept cuda_device = device::cuda_arch<typename D::arch> && device::prefill_policy<typename D::prefill>;
+concept cuda_device = device::cuda_arch<typename D::arch> && requires {
+    D::prefill::rounds;
+};
 
 /// Complete where a bundle can be used.
 template <class Policies>

@@ -59,7 +59,8 @@ public:
         return out;
     }
 
-    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls.
+    /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
+    /// unless prefills may round (device::prefill): then more than 16 tokens go in chunks.
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_gdn_buffers& all,
                                  matrix_view<const float> x, matrix_view<float> y) {
         const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
@@ -77,9 +78,11 @@ public:
         const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
         FRUGAL_TRY(
             pass.start(ops::cuda::grouped_l2_norm(queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>(
-            d.rule(), mixed.cols_range(0, keys), mixed.cols_range(keys, keys), mixed.cols_range(2 * keys, d.values()), g, beta,
-            state_, read, stream)));
+        const auto rule = rows > 16 && Device::prefill::rounds
+                              ? &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>
+                              : &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
+        FRUGAL_TRY(pass.start(rule(d.rule(), mixed.cols_range(0, keys), mixed.cols_range(keys, keys),
+                                   mixed.cols_range(2 * keys, d.values()), g, beta, state_, read, stream)));
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
         FRUGAL_TRY(pass.start(ops::cuda::gated_rms_norm<Gate>(heads, gates, norm_, d.eps, heads, stream)));

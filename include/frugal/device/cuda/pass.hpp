@@ -1,5 +1,6 @@
 #pragma once
-/// Queues the work of a step on a GPU: kernels, and products with images. Nothing here allocates or waits.
+/// Queues the work of a step on a GPU: kernels, and products with images. Nothing here allocates or waits, unless the prefill
+/// policy of the device does (device::prefill::cublas, when it meets a larger product than before).
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -21,15 +22,17 @@ namespace device::gpu {
 /// Work on one stream. Device: device::cuda<…>, whose policies of activations and prefills products follow.
 template <class Device>
 class pass {
+    using stream_type = gpu::stream;  // a member has its name
+
 public:
     using device = Device;
     using activations_policy = typename Device::activations;
     using formats = typename Device::image_formats;
 
     /// `tokens`, `columns`: of the largest input of a product. Errors: out_of_memory, device_failed, device_lost.
-    [[nodiscard]] static result<pass> create(const context_ref& on, const stream& queue, room& memory, std::size_t tokens,
+    [[nodiscard]] static result<pass> create(const context_ref& on, const stream_type& queue, room& memory, std::size_t tokens,
                                              std::size_t columns) {
-        pass out(on, queue.get());
+        pass out(on, queue);
         if constexpr (activations_policy::quantized) {
             const std::size_t groups = tokens * groups_of(columns);
             FRUGAL_TRY_ASSIGN(out.codes_, memory.template array<std::int8_t>(groups * quant::panel_group));
@@ -39,19 +42,19 @@ public:
         return out;
     }
 
-    [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+    [[nodiscard]] cudaStream_t stream() const noexcept { return queue_->get(); }
     /// Errors: that of a start of a kernel.
     [[nodiscard]] status start(cudaError_t started) const { return on_->check("start a kernel", started); }
 
     /// Queues that these bytes become `value`.
     [[nodiscard]] status fill(void* memory, int value, std::size_t bytes) const {
-        return on_->check("fill memory", cudaMemsetAsync(memory, value, bytes, stream_));
+        return on_->check("fill memory", cudaMemsetAsync(memory, value, bytes, stream()));
     }
     [[nodiscard]] status zero(void* memory, std::size_t bytes) const { return fill(memory, 0, bytes); }
 
     /// Queues a copy within the device.
     [[nodiscard]] status copy(void* to, const void* from, std::size_t bytes) const {
-        return on_->check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+        return on_->check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
     }
 
     /// x for all products that read it, until the next input: made ready once. x: rows of a room's input_matrix. Errors: of the
@@ -63,7 +66,7 @@ public:
         out.groups = groups_of(x.cols());
         if constexpr (activations_policy::quantized) {
             FRUGAL_TRY(start(
-                quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream_)));
+                quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream())));
             out.codes = codes_;
             out.sums = sums_;
             out.scales = scales_;
@@ -88,7 +91,7 @@ public:
         product.share = share;
         cudaError_t started = cudaSuccess;
         FRUGAL_TRY(quant::visit<formats>(w.parts().front().type, [&]<class Format>(type_tag<Format>) {
-            started = multiply_expert_panels<Format, activations_policy>(product, stream_);
+            started = multiply_expert_panels<Format, activations_policy>(product, stream());
         }));
         return start(started);
     }
@@ -98,7 +101,7 @@ private:
         return (columns + quant::panel_group - 1) / quant::panel_group;
     }
 
-    pass(context_ref on, cudaStream_t stream) : on_(std::move(on)), stream_(stream) {}
+    pass(context_ref on, const stream_type& queue) : on_(std::move(on)), queue_(&queue) {}
 
     [[nodiscard]] panel_product of(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
         panel_product product;
@@ -114,20 +117,23 @@ private:
 
     [[nodiscard]] status multiply_part(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
         const panel_product product = of(part, x, y);
-        cudaError_t started = cudaSuccess;
+        status started;
         FRUGAL_TRY(quant::visit<formats>(part.type, [&]<class Format>(type_tag<Format>) {
             constexpr bool integers = activations_policy::quantized && quant::coded_layout<quant::panel_of<Format>>;
-            if constexpr (Device::prefill::rounds && !integers)
-                started = x.tokens > 16 ? multiply_panel_tiles<Format>(product, stream_)
-                                        : multiply_panels<Format, activations_policy>(product, stream_);
-            else
-                started = multiply_panels<Format, activations_policy>(product, stream_);
+            if constexpr (Device::prefill::rounds && !integers) {
+                if (x.tokens > 16) {
+                    started = prefill_.template multiply<Format>(on_, *queue_, product);
+                    return;
+                }
+            }
+            started = start(multiply_panels<Format, activations_policy>(product, stream()));
         }));
-        return start(started);
+        return started;
     }
 
     context_ref on_;
-    cudaStream_t stream_;
+    const stream_type* queue_;
+    mutable typename Device::prefill::multiplier prefill_;  ///< of products that may round
     std::int8_t* codes_ = nullptr;
     std::int16_t* sums_ = nullptr;
     float* scales_ = nullptr;
