@@ -127,9 +127,11 @@ TEST_CASE("out of memory while it is created leaves nothing allocated, and the d
     }
     CHECK(refusals > 5);
     simt::reset_runtime();
-    for (const auto& [call, kind] :
+    for (const auto& failing :
          {std::pair{"cudaMallocHost", errc::out_of_memory}, std::pair{"cudaGraphInstantiate", errc::device_failed},
           std::pair{"launch", errc::device_failed}}) {
+        const char* const call = failing.first;
+        const errc kind = failing.second;
         CAPTURE(call);
         simt::fail_call(call, kind == errc::out_of_memory ? cudaErrorMemoryAllocation : cudaErrorInvalidValue, 1);
         CHECK(create().error().code == kind);

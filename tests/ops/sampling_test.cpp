@@ -52,7 +52,7 @@ TEST_CASE("greedy takes the greatest logit, the lowest id among equals") {
 }
 
 TEST_CASE("greedy finds the first of the greatest in rows of any length, and what is no number") {
-    for (const std::size_t length : {15, 16, 17, 1023, 1024, 1025, 2063, 4100})
+    for (const std::size_t length : {15u, 16u, 17u, 1023u, 1024u, 1025u, 2063u, 4100u})
         for (std::size_t at = 0; at < length; at += length < 20 ? 1 : 61) {
             std::vector<float> logits(length);
             for (std::size_t i = 0; i < length; ++i) logits[i] = static_cast<float>(i * 7919 % 1000) - 999.5f;
