@@ -1,6 +1,7 @@
 #include "simt/cublas.hpp"
 
 #include <cstring>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,11 @@ struct state {
 state& self() {
     static thread_local state s;
     return s;
+}
+/// What has not been destroyed: what belongs to a lost device may stay so, and is no leak. Outlives the thread's other objects.
+std::set<const void*>& living() {
+    static thread_local auto* const all = new std::set<const void*>;
+    return *all;
 }
 cublasStatus_t enter(std::string_view function) {
     if (self().fails != function) return CUBLAS_STATUS_SUCCESS;
@@ -47,11 +53,13 @@ Description& of(Opaque* opaque) {
 template <class Opaque>
 cublasStatus_t make(Opaque** out) {
     *out = new Opaque{};
+    living().insert(*out);
     ++self().report.alive;
     return CUBLAS_STATUS_SUCCESS;
 }
 template <class Opaque>
 cublasStatus_t end(Opaque* opaque) {
+    living().erase(opaque);
     delete opaque;
     --self().report.alive;
     return CUBLAS_STATUS_SUCCESS;
