@@ -5,6 +5,7 @@
 // 8 model: specifications and forward passes
 #include "frugal/model/bind.hpp"
 #include "frugal/model/config.hpp"
+#include "frugal/model/dims.hpp"
 #include "frugal/model/names.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"

@@ -26,14 +26,13 @@ struct cuda_ffn_buffers {
 };
 
 /// As dense_ffn, on device memory, with images of its products: what reuse::packed_products packs for dense_ffn_products.
-/// x, y: [rows, hidden]. Queued.
+/// x: what pass.input() gives for [rows, hidden], which ends with this; y: [rows, hidden]. Queued.
 template <class Device>
 [[nodiscard]] status dense_ffn(const device::gpu::pass<Device>& pass,
                                const reuse::packed_products<dense_ffn_products, Device>& products, const cuda_ffn_buffers& all,
-                               matrix_view<const float> x, matrix_view<float> y) {
-    const auto gate = all.gate.rows_range(0, x.rows()), up = all.up.rows_range(0, x.rows());
-    FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
-    FRUGAL_TRY(pass.multiply(products.template image<gate_up_product>(), input, {gate, up}));
+                               const device::gpu::activations& x, matrix_view<float> y) {
+    const auto gate = all.gate.rows_range(0, x.tokens), up = all.up.rows_range(0, x.tokens);
+    FRUGAL_TRY(pass.multiply(products.template image<gate_up_product>(), x, {gate, up}));
     FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, pass.stream())));
     FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
     return pass.multiply(products.template image<down_product>(), inner, {y});

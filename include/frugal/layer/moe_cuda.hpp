@@ -81,11 +81,6 @@ public:
         const cudaStream_t stream = pass.stream();
         matrix_view<const float> shared;
         const float* shared_gate = nullptr;
-        if (shared_.template has<down_product>()) {
-            const auto own = all.shared.rows_range(0, rows);
-            FRUGAL_TRY(dense_ffn(pass, shared_, all.shared_ffn, x, own));
-            shared = own;
-        }
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         if (products_.template has<shared_gate_product>()) {
             FRUGAL_TRY(
@@ -96,6 +91,11 @@ public:
         FRUGAL_TRY(pass.start(ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream)));
         FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, d.top_k, gate));
         FRUGAL_TRY(pass.multiply_experts(up_, input, all.index, d.top_k, up));
+        if (shared_.template has<down_product>()) {  // the last that reads the input
+            const auto own = all.shared.rows_range(0, rows);
+            FRUGAL_TRY(dense_ffn(pass, shared_, all.shared_ffn, input, own));
+            shared = own;
+        }
         FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, stream)));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
         FRUGAL_TRY(pass.multiply_experts(down_, inner, all.index, 1, outputs));

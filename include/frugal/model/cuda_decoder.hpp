@@ -26,6 +26,7 @@
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
 #include "frugal/model/cuda_policies.hpp"
+#include "frugal/model/dims.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/attention/step_cuda.hpp"
@@ -178,24 +179,12 @@ private:
             std::clamp<std::size_t>(options_.batch_tokens, 1, std::min<std::size_t>(options_.max_tokens, 1024));
         options_.logit_rows = std::max<std::size_t>(options_.logit_rows, 1);
         options_.recorded_tokens = std::max<std::size_t>(options_.recorded_tokens, 1);
-        gdn_dims_ = {config_.hidden,    config_.key_heads,   config_.value_heads, config_.key_dim,
-                     config_.value_dim, config_.conv_kernel, config_.rms_epsilon};
-        attention_dims_.hidden = config_.hidden;
-        attention_dims_.heads = config_.heads;
-        attention_dims_.kv_heads = config_.kv_heads;
-        attention_dims_.head_dim = config_.head_dim;
-        attention_dims_.eps = config_.rms_epsilon;
-        if constexpr (sparse) {
-            attention_dims_.index_heads = config_.index_heads;
-            attention_dims_.index_dim = config_.index_dim;
-            attention_dims_.budget = config_.index_budget;
-        }
-        moe_dims_ = {config_.experts, config_.experts_used, config_.renormalise_experts};
-        hyper_dims_ = {config_.hidden, config_.streams, config_.mix_rank, config_.rms_epsilon};
+        gdn_dims_ = make_gdn_dims(config_);
+        attention_dims_ = make_attention_dims<typename attention_layer::dims>(config_);
+        moe_dims_ = make_moe_dims(config_);
+        hyper_dims_ = make_hyper_dims(config_);
         if constexpr (Spec::ngram_embedding)
-            for (const ngram_module& m : config_.ngrams)
-                ngram_dims_.push_back(
-                    {config_.hidden, config_.streams, config_.ngram_row, config_.ngram_conv_kernel, config_.rms_epsilon, m.hash});
+            for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(config_, m));
     }
 
     [[nodiscard]] status make(device_type& dev, const weights& bound) {
@@ -464,10 +453,12 @@ private:
                 return each.attention->forward(pass, attention_dims_, attention_buffers_, shared, mixed, branch);
             }));
             FRUGAL_TRY(block(each.ffn_norm, each.ffn_connection, x, mixed, branch, [&]() -> status {
-                if constexpr (is_dense)
-                    return layer::dense_ffn(pass, each.dense, ffn_buffers_, mixed, branch);
-                else
+                if constexpr (is_dense) {
+                    FRUGAL_TRY_ASSIGN(const auto input, pass.input(mixed));
+                    return layer::dense_ffn(pass, each.dense, ffn_buffers_, input, branch);
+                } else {
                     return each.moe->forward(pass, moe_dims_, moe_buffers_, mixed, branch);
+                }
             }));
         }
         if constexpr (!is_dense)

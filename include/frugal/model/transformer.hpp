@@ -23,6 +23,7 @@
 #include "frugal/layer/ngram_embedding.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
+#include "frugal/model/dims.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/token_batch.hpp"
@@ -185,22 +186,12 @@ private:
     transformer(config sizes, weights bound) : config_(std::move(sizes)), weights_(std::move(bound)) {
         rope_ = std::make_unique<ops::rope_table>(
             ops::rope_table::make(config_.rope_theta, config_.rotary_dim, config_.rope_sections));
-        gdn_dims_ = {config_.hidden,    config_.key_heads,   config_.value_heads, config_.key_dim,
-                     config_.value_dim, config_.conv_kernel, config_.rms_epsilon};
-        attention_dims_.hidden = config_.hidden;
-        attention_dims_.heads = config_.heads;
-        attention_dims_.kv_heads = config_.kv_heads;
-        attention_dims_.head_dim = config_.head_dim;
-        attention_dims_.eps = config_.rms_epsilon;
+        gdn_dims_ = make_gdn_dims(config_);
+        attention_dims_ = make_attention_dims<typename attention_variant::dims>(config_);
         attention_dims_.rope = rope_.get();
-        if constexpr (sparse) {
-            attention_dims_.index_heads = config_.index_heads;
-            attention_dims_.index_dim = config_.index_dim;
-            attention_dims_.budget = config_.index_budget;
-        }
-        hyper_dims_ = {config_.hidden, config_.streams, config_.mix_rank, config_.rms_epsilon};
+        hyper_dims_ = make_hyper_dims(config_);
         if constexpr (Spec::ngram_embedding)
-            for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(m));
+            for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(config_, m));
     }
 
     /// Tells models apart whose states must not be mixed up: FNV-1a over architecture, weight convention and sizes.
@@ -217,17 +208,6 @@ private:
             take(size);
         for (const layer_kind kind : config_.layers) take(static_cast<std::uint64_t>(kind));
         return hash;
-    }
-
-    [[nodiscard]] layer::ngram_dims make_ngram_dims(const ngram_module& m) const {
-        layer::ngram_dims d;
-        d.hidden = config_.hidden;
-        d.streams = config_.streams;
-        d.eps = config_.rms_epsilon;
-        d.row = config_.ngram_row;
-        d.conv_kernel = config_.ngram_conv_kernel;
-        d.hash = m.hash;
-        return d;
     }
 
     /// All checks that can fail before anything changes; the positions are made here for text.
@@ -327,8 +307,7 @@ private:
                 } else {
                     FRUGAL_TRY_ASSIGN(auto routing, store.template begin<layer::moe_products>(dev, scratch, i, w.moe));
                     auto experts = store.begin_experts(dev, scratch, i, w.moe);
-                    return layer::moe<formats>(dev, scratch, routing, experts, products,
-                                               {config_.experts, config_.experts_used, config_.renormalise_experts}, w.moe, mixed,
+                    return layer::moe<formats>(dev, scratch, routing, experts, products, make_moe_dims(config_), w.moe, mixed,
                                                branch);
                 }
             };
