@@ -114,33 +114,30 @@ template <class Device, class Scalar>
     return {};
 }
 
-/// Whether matrix units attend for that many queries: where prefills may round, from bf16 caches, for heads that they take.
-template <class Device, class Scalar>
-[[nodiscard]] constexpr bool attends_by_tiles(const full_dims& d, std::size_t rows) noexcept {
-    if constexpr (Device::prefill::rounds && std::is_same_v<Scalar, bfloat16>)
-        return rows > 16 && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256);
-    else
-        return false;
-}
-
-/// Attends to everything up to each row. Queued.
+/// Attends to everything up to each row: where prefills may round, from bf16 caches, for heads that they take, by matrix units.
+/// Queued.
 template <class Device, class Scalar>
 [[nodiscard]] status attend_all(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
                                 const cuda_attention_inputs& shared, const cuda_attention_buffers& all, std::size_t rows) {
     if constexpr (Device::prefill::rounds && std::is_same_v<Scalar, bfloat16>)
-        if (attends_by_tiles<Device, Scalar>(d, rows))
+        if (rows > 16 && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256))
             return pass.start(ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
                                                         {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view,
                                                         shared.step.visible, all.attended.rows_range(0, rows), pass.stream()));
     return attend_rows(pass, d, cache, shared.most_visible, all, rows);
 }
-/// The gates of the heads, applied to what they attended to; see projected_heads::gates. Queued.
+
+/// Gates what the heads have attended to and projects it into y; see the host's gate_and_project. Queued.
 template <class Device>
-[[nodiscard]] status apply_gates(const device::gpu::pass<Device>& pass, const full_dims& d, matrix_view<float> queries_and_gates,
-                                 matrix_view<float> attended) {
-    const matrix_view<const float> gates(queries_and_gates.data() + d.head_dim, queries_and_gates.rows(),
-                                         queries_and_gates.cols(), queries_and_gates.stride());
-    return pass.start(ops::cuda::gate_heads(gates, d.heads, attended, pass.stream()));
+[[nodiscard]] status gate_and_project(const device::gpu::pass<Device>& pass, const full_dims& d,
+                                      const typename Device::image& out, const cuda_attention_buffers& all,
+                                      matrix_view<float> y) {
+    const auto attended = all.attended.rows_range(0, y.rows());
+    projected_heads heads;
+    heads.queries_and_gates = all.queries_and_gates.rows_range(0, y.rows());
+    FRUGAL_TRY(pass.start(ops::cuda::gate_heads(heads.gates(d), d.heads, attended, pass.stream())));
+    FRUGAL_TRY_ASSIGN(const auto input, pass.input(attended));
+    return pass.multiply(out, input, {y});
 }
 
 }  // namespace detail
@@ -175,15 +172,12 @@ public:
                                  const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows();
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values),
-                   attended = own(all.attended);
+        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values);
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
         FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
-        FRUGAL_TRY(detail::apply_gates(pass, d, queries, attended));
-        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(attended));
-        return pass.multiply(products_.template image<out_product>(), inner, {y});
+        return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 

@@ -106,8 +106,7 @@ public:
                                  const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), top = d.budget / Ratio;
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values),
-                   attended = own(all.attended);
+        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values);
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
@@ -125,9 +124,7 @@ public:
             const std::size_t most = std::min(shared.most_visible, (top + 1) * Ratio - 1);
             FRUGAL_TRY(detail::attend_rows(pass, d, cache_, most, all, rows));
         }
-        FRUGAL_TRY(detail::apply_gates(pass, d, queries, attended));
-        FRUGAL_TRY_ASSIGN(const auto inner, pass.input(attended));
-        return pass.multiply(products_.template image<out_product>(), inner, {y});
+        return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 

@@ -249,8 +249,9 @@ private:
                 out += part.rows;
                 if (part.rows == 0) continue;
                 status started;
-                FRUGAL_TRY(
-                    quant::visit<Formats>(part.type, [&]<class Format>(type_tag<Format>) { started = start<Format>(product); }));
+                FRUGAL_TRY(quant::visit<Formats>(part.type, [&]<class Format>(type_tag<Format>) {
+                    started = gpu::start_product<Format, Activations, Prefill>(context_, *queue_, prefill_, product);
+                }));
                 FRUGAL_TRY(std::move(started));
             }
             FRUGAL_TRY(queue_->download(staged + y_at, room + y_at, tokens * rows * sizeof(float)));
@@ -262,15 +263,6 @@ private:
                                 parts[i].rows * sizeof(float));
         }
         return {};
-    }
-
-    template <quant::format Format>
-    [[nodiscard]] status start(const gpu::panel_product& product) {
-        constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
-        if constexpr (Prefill::rounds && !integers) {
-            if (product.x.tokens > 16) return prefill_.template multiply<Format>(context_, *queue_, product);
-        }
-        return context_->check("start a product", gpu::multiply_panels<Format, Activations>(product, queue_->get()));
     }
 
     [[nodiscard]] error gone() const { return fail(errc::device_lost, "CUDA device ", index_, " is lost; reopen() it"); }

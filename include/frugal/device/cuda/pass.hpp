@@ -119,16 +119,7 @@ private:
         const panel_product product = of(part, x, y);
         status started;
         FRUGAL_TRY(quant::visit<formats>(part.type, [&]<class Format>(type_tag<Format>) {
-            constexpr bool integers = activations_policy::quantized && quant::coded_layout<quant::panel_of<Format>>;
-            if constexpr (Device::prefill::rounds) {  // apart: clang 14 looks the member up without Format
-                if constexpr (!integers) {
-                    if (x.tokens > 16) {
-                        started = prefill_.template multiply<Format>(on_, *queue_, product);
-                        return;
-                    }
-                }
-            }
-            started = start(multiply_panels<Format, activations_policy>(product, stream()));
+            started = start_product<Format, activations_policy, typename Device::prefill>(on_, *queue_, prefill_, product);
         }));
         return started;
     }

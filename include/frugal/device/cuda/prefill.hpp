@@ -6,6 +6,7 @@
 #include "frugal/device/cuda/memory.hpp"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/quant/formats.hpp"
+#include "frugal/quant/panels.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -44,6 +45,22 @@ concept prefill_policy = std::default_initializable<typename P::multiplier> && s
         { m.template multiply<quant::f32>(on, queue, product) } -> std::same_as<status>;
     });
 static_assert(prefill_policy<prefill::exact> && prefill_policy<prefill::bf16_tiles>);
+
+namespace gpu {
+
+/// Starts a product as the policies say: by Prefill's multiplier, where it rounds, activations are floats and tokens are more
+/// than 16. Errors: of the start.
+template <quant::format Format, activation_policy Activations, prefill_policy Prefill>
+[[nodiscard]] status start_product(const context_ref& on, const stream& queue, typename Prefill::multiplier& rounding,
+                                   const panel_product& product) {
+    constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
+    if constexpr (Prefill::rounds && !integers) {
+        if (product.x.tokens > 16) return rounding.template multiply<Format>(on, queue, product);
+    }
+    return on->check("start a product", multiply_panels<Format, Activations>(product, queue.get()));
+}
+
+}  // namespace gpu
 
 }  // namespace device
 
