@@ -31,14 +31,12 @@ using fg::matrix_view;
 using test::device_matrix;
 using test::equal_bits;
 using test::normal_numbers;
+using test::started;
 
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
-
-/// Lets a simt::kernel_fault pass, which REQUIRE around the launch would not.
-void started(cudaError_t error) { REQUIRE(error == cudaSuccess); }
 
 }  // namespace
 

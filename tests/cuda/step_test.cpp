@@ -27,14 +27,12 @@ namespace weight = frugal::ops::norm_weight;
 using fg::matrix_view;
 using test::device_matrix;
 using test::normal_numbers;
+using test::started;
 
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
-
-/// Lets a simt::kernel_fault pass, which REQUIRE around the launch would not.
-void started(cudaError_t error) { REQUIRE(error == cudaSuccess); }
 
 /// Tokens and everything that a step keeps of them.
 struct step_memory {

@@ -1,12 +1,18 @@
 #pragma once
 /// Matrices in the emulator's device memory.
+#include <doctest/doctest.h>
+
 #include <cstddef>
 #include <vector>
 
+#include <driver_types.h>     // CUDA toolkit: cudaError_t. Plain C++.
 #include <simt/emulator.hpp>  // not of this folder where tests run on a GPU
 #include "frugal/tensor/view.hpp"
 
 namespace test {
+
+/// Lets a simt::kernel_fault pass, which REQUIRE around the launch would not.
+inline void started(cudaError_t error) { REQUIRE(error == cudaSuccess); }
 
 /// Rows of `cols` floats on the emulated device.
 class device_matrix {
