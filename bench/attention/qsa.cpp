@@ -268,19 +268,20 @@ fg::status run(const peer::ggml* library, json& out) {
         }
     }
     {
-        token_model<Isa> model(data, k229 + 64);
+        constexpr std::size_t lengths[] = {k32, k131, k176, k229};
+        token_model<Isa> model(data);
+        for (const std::size_t length : lengths) FRUGAL_TRY(model.add_past(length));
         // Experts are packed when they are first chosen: that is no part of a token's time.
-        for (int i = 0; i < 400; ++i) FRUGAL_TRY(model.run());
-        for (const std::size_t length : {k32, k131, k176, k229}) {
-            FRUGAL_TRY(model.grow(length));
-            std::vector<double> seconds;
-            for (int round = 0; round < 12; ++round) {
+        for (int i = 0; i < 400; ++i) FRUGAL_TRY(model.run(0));
+        std::vector<double> seconds[std::size(lengths)];
+        for (int round = 0; round < 26; ++round)
+            for (std::size_t i = 0; i < std::size(lengths); ++i) {
                 const double start = measured_seconds();
-                FRUGAL_TRY(model.run());
-                if (round >= 2) seconds.push_back(measured_seconds() - start);
+                FRUGAL_TRY(model.run(i));
+                if (round >= 2) seconds[i].push_back(measured_seconds() - start);
             }
-            token.push_back({length, 1, median(seconds) * static_cast<double>(model.groups), 0, 0});
-        }
+        for (std::size_t i = 0; i < std::size(lengths); ++i)
+            token.push_back({lengths[i], 1, median(seconds[i]) * static_cast<double>(model.groups), 0, 0});
     }
     print("decode", decode);
     print("f32 keys", f32_keys);

@@ -16,7 +16,8 @@ namespace bench {
 
 /// One group of layers, three Gated DeltaNet and one QSA, each with its mixture of experts and hyper-connections. The model is
 /// twelve of them; one fits in memory, with 64 experts a layer instead of 512, of which a token uses 10 as it does there.
-/// Embedding and head are cut to a few rows: they do not depend on the context.
+/// Embedding and head are cut to a few rows: they do not depend on the context. There is one state for each length of the past,
+/// so that tokens behind different ones can be timed in turn.
 template <class Isa>
 class token_model {
     using formats = fg::quant::list<fg::quant::f32, fg::quant::q4_k, fg::quant::q5_0>;
@@ -27,36 +28,37 @@ class token_model {
 
 public:
     static constexpr std::size_t groups = 12;
+    static constexpr std::size_t most_tokens = 1024;  ///< behind a past
 
-    token_model(const qsa_data& data, std::size_t most)
+    token_model(const qsa_data& data)
         : data_(data),
           wide_(random_blocks<fg::quant::q4_k>(std::size_t{1} << 21, 11)),     // 300 MB: beyond the caches
           narrow_(random_blocks<fg::quant::q5_0>(std::size_t{1} << 22, 12)) {  // 92 MB
         const fg::model::config sizes = config();
         model_ = std::make_unique<model_type>(model_type::create(sizes, make(sizes)).value());
-        state_ = std::make_unique<state_type>(model_->make_state({.sequences = 1, .max_tokens = most}).value());
         store_ = std::make_unique<typename model_type::store_type>(model_->make_store().value());
         rope_ = fg::ops::rope_table::make(static_cast<double>(shape::theta), shape::rotary_dim, shape::sections);
     }
 
-    /// A past of `length` tokens: what the QSA layer has cached of them. The recurrent layers' states do not grow.
-    [[nodiscard]] fg::status grow(std::size_t length) {
+    /// A state with a past of `length` tokens: what the QSA layer has cached of them. The recurrent layers' states do not grow.
+    [[nodiscard]] fg::status add_past(std::size_t length) {
         constexpr fg::attention::sequence_id sequence{0};
-        const std::size_t begin = state_->length(sequence);
-        auto& cache = state_->template parts<typename model_type::attention_variant::state>().front();
+        auto& state = *states_.emplace_back(
+            std::make_unique<state_type>(model_->make_state({.sequences = 1, .max_tokens = length + most_tokens}).value()));
+        auto& cache = state.template parts<typename model_type::attention_variant::state>().front();
         FRUGAL_TRY(write_past<typename model_type::norm_weight>(device_, scratch_, rope_, data_, cache, length));
-        const fg::attention::segment part{sequence, 0, length - begin};
-        const auto positions = text_positions(begin, length - begin);
+        const fg::attention::segment part{sequence, 0, length};
+        const auto positions = text_positions(0, length);
         fg::counters_off none;
-        FRUGAL_TRY(state_->template parts<typename model_type::layouts_type>().front().append({{&part, 1}, positions}, none));
-        state_->advance(sequence, length - begin);
+        FRUGAL_TRY(state.template parts<typename model_type::layouts_type>().front().append({{&part, 1}, positions}, none));
+        state.advance(sequence, length);
         return {};
     }
-    /// The next token.
-    [[nodiscard]] fg::status run() {
+    /// The next token behind the past that was added as number `past`.
+    [[nodiscard]] fg::status run(std::size_t past) {
         const fg::attention::segment part{fg::attention::sequence_id{0}, 0, 1};
         token_ = (token_ * 7 + 1) % 256;
-        return model_->forward(device_, scratch_, *store_, *state_, {{&token_, 1}, {&part, 1}}, {});
+        return model_->forward(device_, scratch_, *store_, *states_[past], {{&token_, 1}, {&part, 1}}, {});
     }
 
 private:
@@ -164,7 +166,7 @@ private:
     std::size_t next_wide_ = 0, next_narrow_ = 0;
     std::unique_ptr<model_type> model_;
     std::unique_ptr<typename model_type::store_type> store_;
-    std::unique_ptr<state_type> state_;
+    std::vector<std::unique_ptr<state_type>> states_;
     fg::ops::rope_table rope_;
     std::int32_t token_ = 1;
     device device_{executor()};
