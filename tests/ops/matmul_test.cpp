@@ -12,6 +12,7 @@
 
 #include "frugal/quant/activation.hpp"
 #include "isa.hpp"
+#include "sanitizer.hpp"
 #include "threads.hpp"
 #include "weights.hpp"
 
@@ -108,7 +109,9 @@ void check_against_double(product which, const quant::weight_view& w, const std:
 
 }  // namespace
 
-TEST_CASE("C48 products agree with sums in double for every tail of rows and tokens, format and instruction set") {
+// It starts no thread, and takes minutes where every access is watched.
+TEST_CASE("C48 products agree with sums in double for every tail of rows and tokens, format and instruction set" *
+          doctest::skip(test::under_thread_sanitizer)) {
     constexpr std::size_t most_tokens = 17;
     for (const product which : every_product)
         test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {

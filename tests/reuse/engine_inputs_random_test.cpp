@@ -9,6 +9,7 @@
 
 #include "engine_inputs_naive.hpp"
 #include "frugal/core/type_list.hpp"
+#include "sanitizer.hpp"
 
 namespace fg = frugal;
 namespace reuse = frugal::reuse;
@@ -275,23 +276,23 @@ TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition
     for (unsigned seed = 0; seed < 6; ++seed) {
         CAPTURE(seed);
         const std::size_t size = 20 + seed * 10;
-        history(seed, manner::dense, 1, 1, size).run(60, dense);
-        history(seed, manner::dense, 3, 3, size).run(60, dense);
-        history(seed, manner::dense, 1, 3, size).run(60, several);
-        history(seed, manner::images, 1, 1, size).run(60, images);
-        history(seed, manner::images, 2, 2, size).run(60, images);
-        history(seed, manner::images, 1, 2, size).run(40, images);
-        history(seed, manner::wild, 1, 1, size).run(60, wild);
-        history(seed, manner::wild, 1, 3, size).run(60, wild);
-        history(seed, manner::wild, 3, 3, size).run(60, wild);
+        history(seed, manner::dense, 1, 1, size).run(test::rounds(60), dense);
+        history(seed, manner::dense, 3, 3, size).run(test::rounds(60), dense);
+        history(seed, manner::dense, 1, 3, size).run(test::rounds(60), several);
+        history(seed, manner::images, 1, 1, size).run(test::rounds(60), images);
+        history(seed, manner::images, 2, 2, size).run(test::rounds(60), images);
+        history(seed, manner::images, 1, 2, size).run(test::rounds(40), images);
+        history(seed, manner::wild, 1, 1, size).run(test::rounds(60), wild);
+        history(seed, manner::wild, 1, 3, size).run(test::rounds(60), wild);
+        history(seed, manner::wild, 3, 3, size).run(test::rounds(60), wild);
     }
-    CHECK(dense.fills + several.fills + images.fills + wild.fills > 100000);
-    CHECK(dense.hits > 500);
-    CHECK(images.hits > 500);
-    CHECK(wild.hits > 500);
-    CHECK(dense.updates > 5000);
-    CHECK(several.updates > 2000);
-    CHECK(images.ranked_updates > 2000);
-    CHECK(wild.updates > 500);
-    CHECK(wild.refused > 100);
+    CHECK(dense.fills + several.fills + images.fills + wild.fills > test::rounds(100000));
+    CHECK(dense.hits > test::rounds(500));
+    CHECK(images.hits > test::rounds(500));
+    CHECK(wild.hits > test::rounds(500));
+    CHECK(dense.updates > test::rounds(5000));
+    CHECK(several.updates > test::rounds(2000));
+    CHECK(images.ranked_updates > test::rounds(2000));
+    CHECK(wild.updates > test::rounds(500));
+    CHECK(wild.refused > test::rounds(100));
 }

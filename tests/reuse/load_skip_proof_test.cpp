@@ -16,6 +16,7 @@
 #include "frugal/reuse/reader_table.hpp"
 #include "frugal/reuse/residency.hpp"
 #include "load_skip_model.hpp"
+#include "sanitizer.hpp"
 
 namespace reuse = frugal::reuse;
 using namespace load_skip;
@@ -344,7 +345,7 @@ TEST_CASE("the engine by hand is right without a flaw: what kills a mutant is it
     check_proved(explore([] { return by_hand(derived_from(readers()), {}); }, false, false));
 }
 
-TEST_CASE("mutants: a reader dropped from the table") {
+TEST_CASE("mutants: a reader dropped from the table" * doctest::skip(test::under_sanitizer)) {
     for (std::size_t i = 0; i < readers().size(); ++i) {
         CAPTURE(i);
         std::vector<reader> fewer = readers();
@@ -353,7 +354,7 @@ TEST_CASE("mutants: a reader dropped from the table") {
     }
 }
 
-TEST_CASE("mutants: a buffer's image key or mode left out of its rule") {
+TEST_CASE("mutants: a buffer's image key or mode left out of its rule" * doctest::skip(test::under_sanitizer)) {
     int mutants = 0;
     for (std::size_t i = 0; i < readers().size(); ++i) {
         for (std::size_t b = 0; b < readers()[i].reads.size(); ++b) {
@@ -368,7 +369,7 @@ TEST_CASE("mutants: a buffer's image key or mode left out of its rule") {
     CHECK(mutants == 20);
 }
 
-TEST_CASE("mutants: one condition for a whole layer") {
+TEST_CASE("mutants: one condition for a whole layer" * doctest::skip(test::under_sanitizer)) {
     const bit_set any = host_matmul | dump;
     for (bit_set keys = 0; keys < every_image; ++keys) {
         CAPTURE(keys);
@@ -383,7 +384,7 @@ TEST_CASE("mutants: one condition for a whole layer") {
     CHECK(shows([](unsigned, bit_set, bit_set) { return false; }, {}, needless_loads));
 }
 
-TEST_CASE("mutants: what else an engine can forget") {
+TEST_CASE("mutants: what else an engine can forget" * doctest::skip(test::under_sanitizer)) {
     const skip_rule rule = derived_from(readers());
     CHECK(shows(rule, {.images_without_version = true}, wrong_launches));
     CHECK(shows(rule, {.images_without_generation = true}, wrong_launches));

@@ -131,7 +131,7 @@ struct machine {
 
     ~machine() {
         if (stacks != nullptr) munmap(stacks, stack_stride * stack_count);
-#if SIMT_ASAN
+#if TEST_ASAN
         if (arena != nullptr) __asan_unpoison_memory_region(arena, arena_bytes);
 #endif
         ::operator delete (arena, std::align_val_t{256});
@@ -412,7 +412,7 @@ struct machine {
                                         " bytes of shared memory in one block, allowed " + std::to_string(options.shared_limit));
         variables.push_back({key, offset, bytes});
         arena_used = offset + bytes + guard_bytes;
-#if SIMT_ASAN
+#if TEST_ASAN
         __asan_unpoison_memory_region(arena + offset, bytes);
 #endif
         std::memset(arena + offset, poison, bytes);
@@ -424,7 +424,7 @@ struct machine {
         variables.clear();
         arena_used = guard_bytes;
         static_bytes = dynamic_bytes = 0;
-#if SIMT_ASAN
+#if TEST_ASAN
         __asan_poison_memory_region(arena, arena_bytes);
 #endif
         if (dynamic != 0) variable(&dynamic_bytes, dynamic, 256);
@@ -540,7 +540,7 @@ struct machine {
         if (stack_count >= wanted) return;
         if (stacks != nullptr) munmap(stacks, stack_stride * stack_count);
         const std::size_t page = std::size_t(sysconf(_SC_PAGESIZE));
-        std::size_t use = options.stack_bytes != 0 ? options.stack_bytes : SIMT_ASAN ? 256 * 1024 : 64 * 1024;
+        std::size_t use = options.stack_bytes != 0 ? options.stack_bytes : TEST_ASAN ? 256 * 1024 : 64 * 1024;
         use = (use + page - 1) / page * page;
         stack_use = use;
         stack_stride = use + page;
@@ -714,7 +714,7 @@ void* allocate(std::size_t bytes) {
                                      region_guard);
     r.bytes = bytes;
     std::memset(r.storage.get(), poison, bytes + 3 * region_guard);
-#if SIMT_ASAN
+#if TEST_ASAN
     __asan_poison_memory_region(r.storage.get(), bytes + 3 * region_guard);
     __asan_unpoison_memory_region(r.user, bytes);
 #endif
@@ -728,7 +728,7 @@ void release(void* memory) noexcept {
     auto& all = self().regions;
     for (auto it = all.begin(); it != all.end(); ++it)
         if (it->user == memory) {
-#if SIMT_ASAN
+#if TEST_ASAN
             __asan_unpoison_memory_region(it->storage.get(), it->bytes + 3 * region_guard);
 #endif
             all.erase(it);

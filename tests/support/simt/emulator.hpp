@@ -17,7 +17,7 @@
 
 #include <vector_types.h>  // CUDA toolkit: dim3, uint3. Plain C++.
 
-#include "sanitizer.hpp"
+#include "../sanitizer.hpp"
 
 namespace simt {
 
@@ -83,7 +83,7 @@ const launch_report& last_launch();
 
 /// Whether a mutation can be asked for: on a GPU, where the same tests run, it cannot; nor where the address sanitizer is on, which
 /// ends the program where a kernel without its barrier reads beyond an array.
-inline constexpr bool barriers_can_be_removed = SIMT_ASAN == 0;
+inline constexpr bool barriers_can_be_removed = TEST_ASAN == 0;
 
 /// True in a build whose kernels were compiled with the access checks (see README, "Checked build").
 bool access_checks_active();

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sanitizer.hpp"
+#include "../sanitizer.hpp"
 
-#if SIMT_ASAN
+#if TEST_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -66,7 +66,7 @@ public:
         bytes_ = bytes;
         run_ = run;
         argument_ = argument;
-#if SIMT_ASAN
+#if TEST_ASAN
         __asan_unpoison_memory_region(stack, bytes);  // an abandoned fiber leaves its marks
         fake_stack_ = nullptr;
 #endif
@@ -89,7 +89,7 @@ public:
     static void switch_to(fiber& from, fiber& to, bool from_ends = false) {
         coming_from() = &from;
         going_to() = &to;
-#if SIMT_ASAN
+#if TEST_ASAN
         __sanitizer_start_switch_fiber(from_ends ? nullptr : &from.fake_stack_, to.stack_, to.bytes_);
 #else
         (void)from_ends;
@@ -99,7 +99,7 @@ public:
 #else
         swapcontext(&from.place_, &to.place_);
 #endif
-#if SIMT_ASAN
+#if TEST_ASAN
         __sanitizer_finish_switch_fiber(from.fake_stack_, nullptr, nullptr);
 #endif
     }
@@ -116,7 +116,7 @@ private:
 
     static void start() {
         fiber* self = going_to();
-#if SIMT_ASAN
+#if TEST_ASAN
         const void* bottom = nullptr;
         std::size_t bytes = 0;
         __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
@@ -139,7 +139,7 @@ private:
     std::size_t bytes_ = 0;
     entry run_ = nullptr;
     void* argument_ = nullptr;
-#if SIMT_ASAN
+#if TEST_ASAN
     void* fake_stack_ = nullptr;
 #endif
 };
