@@ -1,0 +1,130 @@
+#pragma once
+/// What a step of model::cuda_decoder works in: descriptions that go up, activations, results that come down.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/memory.hpp"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/device/cuda/room.hpp"
+#include "frugal/model/config.hpp"
+#include "frugal/model/cuda_decoder_layers.hpp"
+#include "frugal/ops/attention/step_cuda.hpp"
+#include "frugal/ops/rope/rope.hpp"
+#include "frugal/ops/rope/rope_cuda.hpp"
+#include "frugal/tensor/view.hpp"
+
+FRUGAL_NAMESPACE_BEGIN
+
+namespace model {
+
+/// The buffers of a step of options.batch_tokens, which the layers use one after the other. Types: cuda_layer_types<...>.
+template <class Types>
+struct cuda_decoder_buffers {
+    using device_type = typename Types::device_type;
+    using pass_type = device::gpu::pass<device_type>;
+    using attention_layer = typename Types::attention_layer;
+
+    device::gpu::pinned_memory described, results, first_bad;  ///< on the host: what goes up, what comes down
+    std::optional<pass_type> pass;
+    ops::cuda::step_token* tokens = nullptr;  ///< as described
+    ops::cuda::step_rows step;
+    std::uint32_t* length = nullptr;  ///< of the sequence
+    ops::cuda::rope_frequencies rope;
+    float *angles = nullptr, *block_angles = nullptr;
+    matrix_view<float> stream, mixed, branch, logits;
+    std::int32_t* chosen = nullptr;
+    attention::cuda_gdn_buffers gdn;
+    typename attention_layer::buffers attention;
+    layer::cuda_ffn_buffers ffn;
+    layer::cuda_moe_buffers moe;
+    layer::cuda_hyper_buffers hyper;
+
+    /// Errors: out_of_memory, device_failed, device_lost.
+    [[nodiscard]] static result<cuda_decoder_buffers> create(device_type& dev, device::gpu::room& memory, const config& sizes,
+                                                             const cuda_layer_dims<Types>& dims,
+                                                             const cuda_decoder_options& options) {
+        cuda_decoder_buffers out;
+        const std::size_t rows = options.batch_tokens;
+        FRUGAL_TRY_ASSIGN(out.tokens, memory.array<ops::cuda::step_token>(rows));
+        FRUGAL_TRY_ASSIGN(out.step.tokens, memory.array<std::int64_t>(rows));
+        FRUGAL_TRY_ASSIGN(out.step.positions, memory.array<ops::rope_position>(rows));
+        FRUGAL_TRY_ASSIGN(out.step.visible, memory.array<std::uint32_t>(rows));
+        FRUGAL_TRY_ASSIGN(out.length, memory.array<std::uint32_t>(1));
+        FRUGAL_TRY_ASSIGN(out.stream, memory.matrix(rows, sizes.streams * sizes.hidden));
+        FRUGAL_TRY_ASSIGN(out.mixed, memory.input_matrix(rows, sizes.hidden));
+        FRUGAL_TRY_ASSIGN(out.branch, memory.matrix(rows, sizes.hidden));
+        FRUGAL_TRY_ASSIGN(out.logits, memory.matrix(options.logit_rows, sizes.vocabulary));
+        FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::int32_t>(1));
+        std::size_t widest = sizes.hidden;
+        const auto any = [&](layer_kind kind) {
+            return std::find(sizes.layers.begin(), sizes.layers.end(), kind) != sizes.layers.end();
+        };
+        if (any(layer_kind::gdn)) {
+            FRUGAL_TRY_ASSIGN(out.gdn, attention::cuda_gdn_buffers::create(memory, dims.gdn, rows));
+            widest = std::max(widest, dims.gdn.values());
+        }
+        if (any(layer_kind::attention)) {
+            FRUGAL_TRY(out.make_attention(memory, sizes, dims, options));
+            widest = std::max(widest, sizes.heads * sizes.head_dim);
+        }
+        std::size_t inputs = rows;
+        if constexpr (Types::is_dense) {
+            FRUGAL_TRY_ASSIGN(out.ffn, layer::cuda_ffn_buffers::create(memory, rows, sizes.intermediate));
+            widest = std::max(widest, sizes.intermediate);
+        } else {
+            FRUGAL_TRY_ASSIGN(out.moe, layer::cuda_moe_buffers::create(memory, dims.moe, sizes.hidden, sizes.expert_intermediate,
+                                                                       sizes.shared_intermediate, rows));
+            inputs *= sizes.experts_used;
+            widest = std::max({widest, sizes.expert_intermediate, sizes.shared_intermediate});
+        }
+        if constexpr (!Types::is_plain) {
+            FRUGAL_TRY_ASSIGN(out.hyper, layer::cuda_hyper_buffers::create(memory, dims.hyper, rows));
+            widest = std::max({widest, sizes.streams * sizes.hidden, sizes.mix_rank});
+        }
+        for (const layer::ngram_dims& each : dims.ngrams) widest = std::max(widest, each.embedding());
+        FRUGAL_TRY_ASSIGN(auto made, pass_type::create(dev.context(), dev.queue(), memory, inputs, widest));
+        out.pass.emplace(std::move(made));
+        const auto pinned = [&](std::size_t bytes) { return device::gpu::pinned_memory::allocate(dev.context(), bytes); };
+        FRUGAL_TRY_ASSIGN(out.described, pinned(rows * sizeof(ops::cuda::step_token)));
+        FRUGAL_TRY_ASSIGN(out.results, pinned(options.logit_rows * sizes.vocabulary * sizeof(float)));
+        FRUGAL_TRY_ASSIGN(out.first_bad, pinned(sizeof(int)));
+        return out;
+    }
+
+private:
+    [[nodiscard]] status make_attention(device::gpu::room& memory, const config& sizes, const cuda_layer_dims<Types>& dims,
+                                        const cuda_decoder_options& options) {
+        const std::size_t rows = options.batch_tokens;
+        if constexpr (Types::sparse) {
+            const std::size_t history_rows = Types::history_rows(options);
+            FRUGAL_TRY_ASSIGN(attention,
+                              attention_layer::buffers::create(memory, dims.attention, Types::ratio, rows, options.max_tokens));
+            step.ratio = static_cast<std::uint32_t>(Types::ratio);
+            step.history_rows = static_cast<std::uint32_t>(history_rows);
+            FRUGAL_TRY_ASSIGN(step.complete, memory.array<std::uint32_t>(rows));
+            FRUGAL_TRY_ASSIGN(step.block_positions, memory.array<ops::rope_position>(rows));
+            FRUGAL_TRY_ASSIGN(step.history, memory.array<ops::rope_position>(history_rows));
+            FRUGAL_TRY_ASSIGN(block_angles, memory.array<float>(rows * sizes.rotary_dim));
+        } else {
+            FRUGAL_TRY_ASSIGN(attention, attention_layer::buffers::create(memory, dims.attention, rows, options.max_tokens));
+        }
+        const auto table = ops::rope_table::make(sizes.rope_theta, sizes.rotary_dim, sizes.rope_sections);
+        std::vector<std::uint8_t> components(table.inv_freq.size());
+        for (std::size_t j = 0; j < components.size(); ++j) components[j] = static_cast<std::uint8_t>(table.component(j));
+        FRUGAL_TRY_ASSIGN(rope.inv_freq, memory.copy(std::span<const float>(table.inv_freq)));
+        FRUGAL_TRY_ASSIGN(rope.components, memory.copy(std::span<const std::uint8_t>(components)));
+        rope.pairs = static_cast<int>(components.size());
+        FRUGAL_TRY_ASSIGN(angles, memory.array<float>(rows * sizes.rotary_dim));
+        return {};
+    }
+};
+
+}  // namespace model
+
+FRUGAL_NAMESPACE_END
