@@ -15,6 +15,10 @@ template cudaError_t gated_stream_mean<>(matrix_view<const float>, matrix_view<c
                                          cudaStream_t);
 template cudaError_t add_to_streams<>(matrix_view<const float>, matrix_view<const float>, matrix_view<float>, cudaStream_t);
 template cudaError_t expand_streams<>(matrix_view<const float>, matrix_view<float>, cudaStream_t);
+template cudaError_t keep_before_token<float>(const float*, std::size_t, const std::uint32_t*, float*, std::size_t, cudaStream_t);
+template cudaError_t keep_before_token<std::int64_t>(const std::int64_t*, std::size_t, const std::uint32_t*, std::int64_t*,
+                                                     std::size_t, cudaStream_t);
+template cudaError_t store_number<>(std::uint32_t*, std::uint32_t, cudaStream_t);
 #define FRUGAL_INSTANTIATE(name)                                                                                           \
     template cudaError_t causal_conv1d<activation::name>(matrix_view<const float>, const float*, std::size_t, std::size_t, \
                                                          matrix_view<float>, matrix_view<float>, cudaStream_t);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "frugal/attention/recurrent_cuda.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/pass.hpp"
 #include "frugal/layer/ngram_embedding.hpp"
@@ -25,10 +26,10 @@ namespace layer {
 template <class NormWeight, class Device>
 class cuda_ngram {
 public:
-    /// Packs table and weights. Shards of a table become one. Errors: shape_mismatch, unsupported (shards of different formats),
-    /// those of packing, out_of_memory.
+    /// Packs table and weights. Shards of a table become one. `checkpoints`: how many of the newest tokens can be taken back.
+    /// Errors: shape_mismatch, unsupported (shards of different formats), those of packing, out_of_memory.
     [[nodiscard]] static result<cuda_ngram> create(Device& dev, device::gpu::room& memory, const ngram_dims& d,
-                                                   const ngram_weights& w, std::size_t rows,
+                                                   const ngram_weights& w, std::size_t rows, std::size_t checkpoints,
                                                    const reuse::source_unneeded& unneeded) {
         const std::size_t channels = d.channels();
         if (w.conv.size() != channels * d.conv_kernel || w.norm_key.size() != channels || w.norm_query.size() != channels ||
@@ -51,8 +52,8 @@ public:
         FRUGAL_TRY_ASSIGN(out.hash_.head_sizes, memory.copy(std::span<const std::uint64_t>(d.hash.head_sizes)));
         const std::vector<std::int64_t> none(d.hash.context(), d.hash.eos);
         FRUGAL_TRY_ASSIGN(out.no_tokens_, memory.copy(std::span<const std::int64_t>(none)));
-        FRUGAL_TRY_ASSIGN(out.before_, memory.copy(std::span<const std::int64_t>(none)));
-        FRUGAL_TRY_ASSIGN(out.history_, memory.matrix(d.conv_history(), channels));
+        FRUGAL_TRY_ASSIGN(out.before_, tokens_type::create(memory, none.size(), checkpoints));
+        FRUGAL_TRY_ASSIGN(out.history_, history_type::create(memory, d.conv_history() * channels, checkpoints));
         FRUGAL_TRY_ASSIGN(out.rows_, memory.array<std::int64_t>(rows * d.hash.heads()));
         FRUGAL_TRY_ASSIGN(out.embedding_, memory.input_matrix(rows, d.embedding()));
         FRUGAL_TRY_ASSIGN(out.key_, memory.matrix(rows, channels));
@@ -65,13 +66,15 @@ public:
     /// Appends the tokens and adds what ngram_embedding::forward gives to the streams. tokens: [streams.rows()], on the device.
     /// Queued; a token's bits do not depend on how tokens are split into calls.
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const ngram_dims& d, const std::int64_t* tokens,
-                                 matrix_view<float> streams) {
+                                 const attention::cuda_checkpoints& newest, matrix_view<float> streams) const {
         const std::size_t rows = streams.rows(), heads = d.hash.heads();
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
         const auto embedding = own(embedding_), key = own(key_), query = own(query_), value = own(value_), added = own(added_);
         const cudaStream_t stream = pass.stream();
-        FRUGAL_TRY(pass.start(ops::cuda::ngram_rows(hash_, before_, tokens, rows, rows_, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::keep_ngram_tokens(before_, d.hash.context(), tokens, rows, stream)));
+        FRUGAL_TRY(pass.start(ops::cuda::ngram_rows(hash_, before_.data(), tokens, rows, rows_, stream)));
+        FRUGAL_TRY(before_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
+            return pass.start(ops::cuda::keep_ngram_tokens(before_.data(), d.hash.context(), tokens + first, count, stream));
+        }));
         if (embedding.stride() == embedding.cols())
             FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_, {embedding.data(), rows * heads, d.row}));
         else  // a token's rows lie together, those of the next one further on
@@ -83,22 +86,39 @@ public:
         FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(streams, norm_query_, d.hidden, d.eps, query, stream)));
         FRUGAL_TRY(pass.start(ops::cuda::ngram_gate(key, query, value, key, stream)));
         FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key, norm_conv_, d.hidden, d.eps, query, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(query, conv_, d.conv_kernel, d.hash.ngram_size,
-                                                                              history_, added, stream)));
+        const matrix_view<float> history(history_.data(), d.conv_history(), d.channels());
+        FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
+            return pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(query.rows_range(first, count), conv_,
+                                                                              d.conv_kernel, d.hash.ngram_size, history,
+                                                                              added.rows_range(first, count), stream));
+        }));
         FRUGAL_TRY(pass.start(ops::cuda::add(key, added, stream)));
         return pass.start(ops::cuda::add(added, streams, stream));
     }
 
     /// Queues that the sequence is empty again.
-    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass, const ngram_dims& d) {
-        FRUGAL_TRY(pass.copy(before_, no_tokens_, d.hash.context() * sizeof(std::int64_t)));
-        return pass.zero(history_.data(), history_.rows() * history_.cols() * sizeof(float));
+    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass) const {
+        FRUGAL_TRY(pass.copy(before_.data(), no_tokens_, before_.bytes()));
+        return history_.clear(pass);
+    }
+    /// Queues that the sequence is as before token number `length`. Precondition: it is one of the newest that were kept.
+    [[nodiscard]] status rollback(const device::gpu::pass<Device>& pass, std::size_t length) const {
+        FRUGAL_TRY(before_.rollback(pass, length));
+        return history_.rollback(pass, length);
+    }
+    /// What a saved sequence holds of this module.
+    void list_segments(std::vector<attention::cuda_segment>& to) const {
+        to.push_back(before_.segment());
+        to.back().tokens = true;
+        to.push_back(history_.segment());
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes() + table_.bytes(); }
 
 private:
     using products = reuse::packed_products<ngram_products, Device>;
     using image = typename Device::image;
+    using tokens_type = attention::cuda_recurrent_state<std::int64_t>;
+    using history_type = attention::cuda_recurrent_state<float>;
 
     [[nodiscard]] static result<image> pack_table(Device& dev, const ops::row_table& table) {
         quant::weight_view whole = table.shards().front();
@@ -119,8 +139,8 @@ private:
     ops::cuda::device_ngram_hash hash_;
     const float *norm_key_ = nullptr, *norm_query_ = nullptr, *norm_conv_ = nullptr, *conv_ = nullptr;
     const std::int64_t* no_tokens_ = nullptr;  ///< what stands before the first token
-    std::int64_t* before_ = nullptr;
-    matrix_view<float> history_;
+    tokens_type before_;
+    history_type history_;  ///< [conv history][channels]
     std::int64_t* rows_ = nullptr;
     matrix_view<float> embedding_, key_, query_, value_, added_;
 };

@@ -7,7 +7,10 @@
 #include <limits>
 #include <span>
 #include <utility>
+#include <vector>
 
+#include "frugal/attention/cache_scalar.hpp"
+#include "frugal/attention/recurrent_cuda.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/memory.hpp"
 #include "frugal/device/cuda/pass.hpp"
@@ -17,6 +20,8 @@
 #include "frugal/model/cuda_decoder_buffers.hpp"
 #include "frugal/model/cuda_decoder_layers.hpp"
 #include "frugal/model/cuda_policies.hpp"
+#include "frugal/model/cuda_sequence_bytes.hpp"
+#include "frugal/model/fingerprint.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/attention/step_cuda.hpp"
@@ -26,6 +31,7 @@
 #include "frugal/ops/rope/rope_cuda.hpp"
 #include "frugal/ops/sampling/sampling_cuda.hpp"
 #include "frugal/policies.hpp"
+#include "frugal/tensor/bytes.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -42,8 +48,11 @@ namespace model {
 /// time the sequence outgrows a bound that doubles (options.recorded_tokens).
 ///
 /// The bits of a token's logits do not depend on how tokens are split into calls, where products do not round
-/// (device::prefill::exact). Only the newest call can fail in the middle; afterwards nothing but clear() helps. Rolling back,
-/// copying, saving and restoring a sequence are not offered: use model::transformer for them.
+/// (device::prefill::exact). Only the newest call can fail in the middle; afterwards nothing but clear() or load() helps.
+///
+/// rollback(), save() and load() are those of model::combined_state for the one sequence, and what comes after them has the bits
+/// of a sequence that was never otherwise. Recorded steps stay as they are. There are no copies and drafts of a sequence, and
+/// the bytes of a saved one are not those of the host's states.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<device::cuda<>>>
 class cuda_decoder {
     static_assert(sizeof(cuda_policies<Policies>) > 0);
@@ -109,8 +118,88 @@ public:
         status done = zero_states();
         if (done) done = dev.queue().synchronize();
         FRUGAL_TRY(dev.note(std::move(done)));
-        length_ = 0;
-        broken_ = false;
+        begin_at(0);
+        return {};
+    }
+
+    /// Whether the newest n tokens can be undone. In recurrent layers (Gated DeltaNet, n-gram embeddings): options.checkpoints at
+    /// most, of those that came after the last clear() or load(). In QSA's indexer: into a block that was complete, not further
+    /// back from the greatest length that the sequence has had than batch_tokens or checkpoints, whichever is more; to the border
+    /// of a block always. Full attention alone: any.
+    [[nodiscard]] bool can_rollback(std::size_t n) const noexcept {
+        if (broken_ || n > length_ || (layers_.is_recurrent() && n > undoable_)) return false;
+        if constexpr (types::sparse) {
+            const std::size_t left = length_ - n;
+            return left % types::ratio == 0 || left / types::ratio * types::ratio >= raw_from_;
+        }
+        return true;
+    }
+    /// Undoes the newest n tokens. Queued: nothing waits, and nothing is allocated. Errors: cannot_rollback, with nothing
+    /// changed; invalid_argument (after a step that failed), device_failed, device_lost.
+    [[nodiscard]] status rollback(device_type& dev, std::size_t n) {
+        FRUGAL_TRY(check_usable(dev));
+        if (n > length_) return fail(errc::cannot_rollback, "the sequence holds ", length_, " tokens; cannot undo ", n);
+        if (!can_rollback(n))
+            return fail(errc::cannot_rollback, "the decoder keeps no checkpoint ", n, " tokens back from token ", length_,
+                        "; create it with more checkpoints, or load() a saved sequence");
+        if (n == 0) return {};
+        const std::size_t left = length_ - n;
+        status done = layers_.rollback(*buffers_.pass, left);
+        if (done) done = store_length(left);
+        if (!done) {
+            broken_ = true;
+            return dev.note(std::move(done));
+        }
+        length_ = left;
+        undoable_ -= std::min(undoable_, n);
+        return {};
+    }
+
+    /// Writes the sequence as bytes, for load() of a decoder of the same model and precisions, on whatever device and with
+    /// whatever other options. Checkpoints are not among them. Waits. Errors, with nothing written: invalid_argument (after a
+    /// step that failed), out_of_memory, device_failed, device_lost.
+    [[nodiscard]] status save(device_type& dev, byte_writer& out) const {
+        FRUGAL_TRY(check_usable(dev));
+        const auto segments = segments_of(length_);
+        std::vector<std::byte> bytes(total(segments));
+        std::size_t at = 0;
+        status done;
+        for (const attention::cuda_segment& each : segments) {
+            if (done && each.bytes != 0) done = dev.queue().download(bytes.data() + at, each.data, each.bytes);
+            at += each.bytes;
+        }
+        if (done) done = dev.queue().synchronize();
+        FRUGAL_TRY(dev.note(std::move(done)));
+        out.write(cuda_sequence_header{model_, precisions(), length_});
+        out.write_span(std::span<const std::byte>(bytes));
+        return {};
+    }
+    /// The sequence becomes what was saved, whatever happened to it. Waits. Errors, with nothing changed: malformed_file,
+    /// shape_mismatch (another model or other precisions), context_overflow; device_failed, device_lost.
+    [[nodiscard]] status load(device_type& dev, byte_reader& in) {
+        FRUGAL_TRY(check(dev));
+        cuda_sequence_header header;
+        FRUGAL_TRY(in.read(header));
+        FRUGAL_TRY(header.check(model_, precisions(), options_.max_tokens));
+        const auto length = static_cast<std::size_t>(header.length);
+        const auto segments = segments_of(length);
+        if (in.remaining() < total(segments))  // before memory is taken for it
+            return fail(errc::malformed_file, "a saved sequence of ", length, " tokens in ", in.remaining(), " bytes; ",
+                        total(segments), " are needed");
+        std::vector<std::byte> bytes(total(segments));
+        FRUGAL_TRY(in.read_span(std::span(bytes)));
+        FRUGAL_TRY(check_saved_tokens(segments, bytes, config_.vocabulary));
+        broken_ = true;  // until all of it is there
+        std::size_t at = 0;
+        status done;
+        for (const attention::cuda_segment& each : segments) {
+            if (done && each.bytes != 0) done = dev.queue().upload(each.data, bytes.data() + at, each.bytes);
+            at += each.bytes;
+        }
+        if (done) done = store_length(length);
+        if (done) done = dev.queue().synchronize();
+        FRUGAL_TRY(dev.note(std::move(done)));
+        begin_at(length);
         return {};
     }
 
@@ -130,6 +219,7 @@ private:
         : config_(std::move(sizes)),
           options_(options),
           generation_(dev.generation()),
+          model_(fingerprint<Spec, Convention>(config_)),
           dims_(config_),
           memory_(dev.context(), dev.queue()) {
         if (options_.max_tokens == 0) options_.max_tokens = config_.context_length;
@@ -137,6 +227,7 @@ private:
             std::clamp<std::size_t>(options_.batch_tokens, 1, std::min<std::size_t>(options_.max_tokens, 1024));
         options_.logit_rows = std::max<std::size_t>(options_.logit_rows, 1);
         options_.recorded_tokens = std::max<std::size_t>(options_.recorded_tokens, 1);
+        options_.checkpoints = std::min(options_.checkpoints, options_.max_tokens);
     }
 
     [[nodiscard]] status make(device_type& dev, const weights& bound) {
@@ -148,7 +239,7 @@ private:
         bytes_ = memory_.bytes() + layers_.image_bytes();
         // Every kernel runs once: a driver loads a kernel when it first starts, which a recording must not see.
         *buffers_.described.template as<ops::cuda::step_token>() = {};
-        FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1)));
+        FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1), newest(1)));
         FRUGAL_TRY(zero_states());
         FRUGAL_TRY(dev.queue().synchronize());
         for (const outcome wanted : {outcome::logits, outcome::token}) FRUGAL_TRY(record(dev, wanted, bound_for(1)));
@@ -161,10 +252,14 @@ private:
                         dev.lost() ? "that is lost" : "of another one", ": create the decoder anew");
         return {};
     }
+    [[nodiscard]] status check_usable(const device_type& dev) const {
+        FRUGAL_TRY(check(dev));
+        if (broken_) return fail(errc::invalid_argument, "a step of this sequence has failed; clear() it, or load() another");
+        return {};
+    }
     [[nodiscard]] status check(const device_type& dev, std::span<const std::int32_t> tokens,
                                std::span<const ops::rope_position> positions) const {
-        FRUGAL_TRY(check(dev));
-        if (broken_) return fail(errc::invalid_argument, "a step of this sequence has failed; clear() it");
+        FRUGAL_TRY(check_usable(dev));
         if (!positions.empty() && positions.size() != tokens.size())
             return fail(errc::invalid_argument, positions.size(), " positions for ", tokens.size(), " tokens");
         if (tokens.size() > options_.max_tokens - length_)
@@ -189,7 +284,9 @@ private:
                 to[t] = {tokens[begin + t], positions.empty() ? ops::rope_position{at, at, at} : positions[begin + t]};
             }
             const std::size_t skipped = std::min(first_wanted - std::min(first_wanted, begin), count), rows = count - skipped;
-            status done = count == 1 && rows == 1 ? replay(dev, what) : queue_step(dev, count, rows, what, length_ + count);
+            const std::size_t later = tokens.size() - begin - count;
+            status done = count == 1 && rows == 1 ? replay(dev, what)
+                                                  : queue_step(dev, count, rows, what, length_ + count, newest(count, later));
             if (done) done = dev.queue().synchronize();
             if (done) done = check_routing(count);
             if (!done) {
@@ -197,6 +294,8 @@ private:
                 return dev.note(std::move(done));
             }
             length_ += count;
+            undoable_ = std::min(options_.checkpoints, undoable_ + count);
+            raw_from_ = std::max(raw_from_, length_ - std::min(length_, types::history_rows(options_)));
             if (rows != 0) take(begin + skipped - first_wanted, rows);
         }
         dev.counters().add(counter::tokens, tokens.size());
@@ -220,7 +319,7 @@ private:
     [[nodiscard]] status record(device_type& dev, outcome what, std::size_t bound) {
         recorded_step& step = recorded_[static_cast<std::size_t>(what)];
         FRUGAL_TRY_ASSIGN(step.graph, device::gpu::graph::record(dev.context(), dev.queue(),
-                                                                 [&] { return queue_step(dev, 1, 1, what, bound); }));
+                                                                 [&] { return queue_step(dev, 1, 1, what, bound, newest(1)); }));
         step.bound = bound;
         return {};
     }
@@ -230,8 +329,14 @@ private:
         return step.graph.start(dev.queue());
     }
 
+    /// Which of a step's `count` tokens are kept for rollback(), if so many more tokens follow in the same call.
+    [[nodiscard]] attention::cuda_checkpoints newest(std::size_t count, std::size_t later = 0) const noexcept {
+        return {buffers_.step.visible, std::min(count, options_.checkpoints - std::min(options_.checkpoints, later))};
+    }
+
     /// Queues a step of `rows` tokens, which see `bound` at most: from what is described to the results.
-    [[nodiscard]] status queue_step(device_type& dev, std::size_t rows, std::size_t wanted, outcome what, std::size_t bound) {
+    [[nodiscard]] status queue_step(device_type& dev, std::size_t rows, std::size_t wanted, outcome what, std::size_t bound,
+                                    const attention::cuda_checkpoints& kept) {
         const pass_type& pass = *buffers_.pass;
         const cudaStream_t stream = pass.stream();
         FRUGAL_TRY(dev.queue().upload(buffers_.tokens, buffers_.described.template as<std::byte>(),
@@ -257,9 +362,9 @@ private:
             if constexpr (types::has_ngrams)
                 for (std::size_t m = 0; m < layers_.ngrams.size(); ++m)
                     if (config_.ngrams[m].layer == i)
-                        FRUGAL_TRY(layers_.ngrams[m].forward(pass, dims_.ngrams[m], buffers_.step.tokens, x));
+                        FRUGAL_TRY(layers_.ngrams[m].forward(pass, dims_.ngrams[m], buffers_.step.tokens, kept, x));
             FRUGAL_TRY(block(each.attention_norm, each.attention_connection, x, mixed, branch, [&]() -> status {
-                if (each.gdn) return each.gdn->forward(pass, dims_.gdn, buffers_.gdn, mixed, branch);
+                if (each.gdn) return each.gdn->forward(pass, dims_.gdn, buffers_.gdn, kept, mixed, branch);
                 return each.attention->forward(pass, dims_.attention, buffers_.attention, shared, mixed, branch);
             }));
             FRUGAL_TRY(block(each.ffn_norm, each.ffn_connection, x, mixed, branch, [&]() -> status {
@@ -309,14 +414,48 @@ private:
     }
     /// Queues that the sequence is empty.
     [[nodiscard]] status zero_states() {
-        FRUGAL_TRY(layers_.clear(*buffers_.pass, dims_));
-        return buffers_.pass->zero(buffers_.length, sizeof(*buffers_.length));
+        FRUGAL_TRY(layers_.clear(*buffers_.pass));
+        return store_length(0);
+    }
+    [[nodiscard]] status store_length(std::size_t length) const {
+        return buffers_.pass->start(
+            ops::cuda::store_number(buffers_.length, static_cast<std::uint32_t>(length), buffers_.pass->stream()));
+    }
+    /// The sequence has been made anew: there is no way back from here.
+    void begin_at(std::size_t length) noexcept {
+        length_ = length;
+        undoable_ = 0;
+        raw_from_ = length / types::ratio * types::ratio;
+        broken_ = false;
+    }
+    /// All bytes of a sequence of so many tokens.
+    [[nodiscard]] std::vector<attention::cuda_segment> segments_of(std::size_t length) const {
+        std::vector<attention::cuda_segment> out;
+        layers_.list_segments(dims_, length, buffers_.step, out);
+        if constexpr (types::sparse)
+            for (std::size_t token = length / types::ratio * types::ratio; token < length; ++token)
+                if (buffers_.step.history != nullptr)
+                    out.push_back(attention::make_segment(buffers_.step.history + token % buffers_.step.history_rows, 1));
+        return out;
+    }
+    [[nodiscard]] static std::size_t total(std::span<const attention::cuda_segment> segments) noexcept {
+        std::size_t sum = 0;
+        for (const attention::cuda_segment& each : segments) sum += each.bytes;
+        return sum;
+    }
+    /// In which types a sequence is kept.
+    [[nodiscard]] static constexpr std::uint64_t precisions() noexcept {
+        return static_cast<std::uint64_t>(attention::scalar_code<typename Policies::precision::key_value>()) << 32 |
+               attention::scalar_code<typename Policies::precision::index>();
     }
 
     config config_;
     cuda_decoder_options options_;
     std::uint64_t generation_;
+    std::uint64_t model_;  ///< its fingerprint
     std::size_t length_ = 0, bytes_ = 0;
+    std::size_t undoable_ = 0;  ///< newest tokens before which recurrent states are kept
+    std::size_t raw_from_ = 0;  ///< first token whose raw indexer key and position are kept
     bool broken_ = false;
     cuda_layer_dims<types> dims_;
     device::gpu::room memory_;

@@ -34,6 +34,9 @@ struct cuda_decoder_options {
     std::size_t max_tokens = 0;     ///< of the sequence; 0: the model's context length
     std::size_t batch_tokens = 64;  ///< that go through the layers at once; 1024 at most
     std::size_t logit_rows = 1;     ///< most rows of logits of one call
+    /// Newest tokens that rollback() can undo in recurrent layers. Each takes the memory of their states, and each token the time
+    /// of a copy of them; the newest tokens of a call go through these layers one by one.
+    std::size_t checkpoints = 0;
     /// Tokens that the recorded step of a single token can see at first; doubled, by recording anew, as the sequence grows.
     std::size_t recorded_tokens = 4096;
     /// Told of each matrix of the file once its image is on the device: it is not read again.
@@ -61,9 +64,10 @@ struct cuda_layer_types {
     using connection = layer::cuda_hyper_connection<norm_weight, device_type>;
     using ngram = layer::cuda_ngram<norm_weight, device_type>;
 
-    /// Positions that are kept: those of a step, and of the block that it finds open.
+    /// Raw keys and positions that are kept: those of a step or of tokens that can be taken back, and of the block that was open
+    /// before.
     [[nodiscard]] static constexpr std::size_t history_rows(const cuda_decoder_options& options) noexcept {
-        return options.batch_tokens + ratio;
+        return std::max(options.batch_tokens, options.checkpoints) + ratio;
     }
 };
 
@@ -131,15 +135,38 @@ struct cuda_decoder_layers {
         return sum;
     }
 
+    /// Whether a layer remembers more than caches, and cannot forget tokens without a checkpoint.
+    [[nodiscard]] bool is_recurrent() const noexcept {
+        return !ngrams.empty() ||
+               std::any_of(layers.begin(), layers.end(), [](const auto& each) { return each.gdn.has_value(); });
+    }
     /// Queues that the sequence is empty. Keys and values stay: nothing looks beyond the length.
-    [[nodiscard]] status clear(const device::gpu::pass<device_type>& pass, const dims_type& dims) {
-        for (decoder_layer& each : layers)
-            if (each.gdn) FRUGAL_TRY(each.gdn->clear(pass, dims.gdn));
-        for (std::size_t m = 0; m < ngrams.size(); ++m) FRUGAL_TRY(ngrams[m].clear(pass, dims.ngrams[m]));
-        return {};
+    [[nodiscard]] status clear(const device::gpu::pass<device_type>& pass) const {
+        return each_recurrent([&](const auto& one) { return one.clear(pass); });
+    }
+    /// Queues that the sequence is as before token number `length`. Precondition: recurrent layers have a checkpoint of that.
+    [[nodiscard]] status rollback(const device::gpu::pass<device_type>& pass, std::size_t length) const {
+        return each_recurrent([&](const auto& one) { return one.rollback(pass, length); });
+    }
+    /// What a saved sequence of so many tokens holds of all layers.
+    void list_segments(const dims_type& dims, std::size_t length, const ops::cuda::step_rows& step,
+                       std::vector<attention::cuda_segment>& to) const {
+        for (const decoder_layer& each : layers) {
+            if (each.gdn) each.gdn->list_segments(to);
+            if (each.attention) each.attention->list_segments(dims.attention, length, step, to);
+        }
+        for (const auto& each : ngrams) each.list_segments(to);
     }
 
 private:
+    template <class F>
+    [[nodiscard]] status each_recurrent(F&& f) const {
+        for (const decoder_layer& each : layers)
+            if (each.gdn) FRUGAL_TRY(f(*each.gdn));
+        for (const auto& each : ngrams) FRUGAL_TRY(f(each));
+        return {};
+    }
+
     struct maker {
         device_type& dev;
         device::gpu::room& memory;
@@ -185,7 +212,7 @@ private:
                 return fail(errc::shape_mismatch, "weights of ", bound.ngrams.size(), " n-gram modules of ", each.size());
             for (std::size_t m = 0; m < each.size(); ++m) {
                 FRUGAL_TRY_ASSIGN(auto one, Types::ngram::create(from.dev, from.memory, each[m], bound.ngrams[m],
-                                                                 from.options.batch_tokens, unneeded));
+                                                                 from.options.batch_tokens, from.options.checkpoints, unneeded));
                 ngrams.push_back(std::move(one));
             }
         }
@@ -197,7 +224,8 @@ private:
         const std::size_t rows = from.options.batch_tokens, most = from.options.max_tokens;
         const reuse::source_unneeded& unneeded = from.options.source_unneeded;
         if (sizes.layers[index] == layer_kind::gdn) {
-            FRUGAL_TRY_ASSIGN(auto one, Types::gdn::create(from.dev, from.memory, from.dims.gdn, w.gdn, unneeded));
+            FRUGAL_TRY_ASSIGN(
+                auto one, Types::gdn::create(from.dev, from.memory, from.dims.gdn, w.gdn, from.options.checkpoints, unneeded));
             to.gdn.emplace(std::move(one));
         } else if constexpr (Types::sparse) {
             FRUGAL_TRY_ASSIGN(auto one, Types::attention_layer::create(from.dev, from.memory, from.dims.attention, w.attention,

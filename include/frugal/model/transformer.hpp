@@ -24,6 +24,7 @@
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
 #include "frugal/model/dims.hpp"
+#include "frugal/model/fingerprint.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/token_batch.hpp"
@@ -128,8 +129,8 @@ public:
             FRUGAL_TRY_ASSIGN(auto one, layouts_type::create(ratios, options.sequences));
             layouts.push_back(std::move(one));
         }
-        return state(fingerprint(), options.sequences, std::move(recurrent), std::move(caches), std::move(ngrams),
-                     std::move(layouts));
+        return state(fingerprint<Spec, Convention>(config_), options.sequences, std::move(recurrent), std::move(caches),
+                     std::move(ngrams), std::move(layouts));
     }
 
     /// A store without images yet. Errors: invalid_argument.
@@ -192,22 +193,6 @@ private:
         hyper_dims_ = make_hyper_dims(config_);
         if constexpr (Spec::ngram_embedding)
             for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(config_, m));
-    }
-
-    /// Tells models apart whose states must not be mixed up: FNV-1a over architecture, weight convention and sizes.
-    [[nodiscard]] std::uint64_t fingerprint() const noexcept {
-        std::uint64_t hash = 0xCBF29CE484222325u;
-        const auto take = [&](std::uint64_t value) {
-            for (int byte = 0; byte < 8; ++byte, value >>= 8) hash = (hash ^ (value & 0xFFu)) * 0x100000001B3u;
-        };
-        for (const std::string_view name : {Spec::name, Convention::name})
-            for (const char c : name) take(static_cast<std::uint64_t>(static_cast<unsigned char>(c)));
-        for (const std::size_t size : {config_.vocabulary, config_.hidden, config_.heads, config_.kv_heads, config_.head_dim,
-                                       config_.rotary_dim, config_.key_heads, config_.value_heads, config_.key_dim,
-                                       config_.value_dim, config_.conv_kernel, config_.streams, config_.index_dim})
-            take(size);
-        for (const layer_kind kind : config_.layers) take(static_cast<std::uint64_t>(kind));
-        return hash;
     }
 
     /// All checks that can fail before anything changes; the positions are made here for text.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "frugal/attention/full/gated_heads.hpp"
+#include "frugal/attention/recurrent_cuda.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/pass.hpp"
 #include "frugal/ops/attention/attention_cuda.hpp"
@@ -79,6 +80,11 @@ struct cuda_kv_cache {
         const std::vector<ops::cuda::split_row<Scalar>> same(rows, {out.view, nullptr, 0});
         FRUGAL_TRY_ASSIGN(out.rows, memory.copy(std::span<const ops::cuda::split_row<Scalar>>(same)));
         return out;
+    }
+    /// What a saved sequence of so many tokens holds.
+    void list_segments(std::size_t length, std::vector<cuda_segment>& to) const {
+        to.push_back(make_segment(data.keys, length * data.stride));
+        to.push_back(make_segment(data.values, length * data.stride));
     }
 };
 
@@ -178,6 +184,10 @@ public:
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
         FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
         return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
+    }
+    /// What a saved sequence of so many tokens holds of this layer.
+    void list_segments(const full_dims&, std::size_t length, const ops::cuda::step_rows&, std::vector<cuda_segment>& to) const {
+        cache_.list_segments(length, to);
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 

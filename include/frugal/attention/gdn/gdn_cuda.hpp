@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "frugal/attention/gdn/gdn.hpp"
+#include "frugal/attention/recurrent_cuda.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/pass.hpp"
 #include "frugal/ops/conv1d/conv1d_cuda.hpp"
@@ -37,10 +39,11 @@ struct cuda_gdn_buffers {
 template <class Pairing, class Gate, class Device>
 class cuda_gdn {
 public:
-    /// Packs the weights and takes an empty state. Errors: shape_mismatch, unsupported (values of all heads
-    /// together that are no whole groups of 32), those of packing, out_of_memory.
+    /// Packs the weights and takes an empty state; `checkpoints`: how many of the newest tokens can be taken back. Errors:
+    /// shape_mismatch, unsupported (values of all heads together that are no whole groups of 32), those of packing,
+    /// out_of_memory.
     [[nodiscard]] static result<cuda_gdn> create(Device& dev, device::gpu::room& memory, const gdn_dims& d, const gdn_weights& w,
-                                                 const reuse::source_unneeded& unneeded) {
+                                                 std::size_t checkpoints, const reuse::source_unneeded& unneeded) {
         if (w.conv.size() != d.channels() * d.conv_kernel || w.a_neg_exp.size() != d.value_heads ||
             w.dt_bias.size() != d.value_heads || w.norm.size() != d.value_dim)
             return fail(errc::shape_mismatch, "Gated DeltaNet layer with small weights of other sizes than ", d.channels(),
@@ -54,15 +57,15 @@ public:
         FRUGAL_TRY_ASSIGN(out.a_neg_exp_, memory.copy(w.a_neg_exp));
         FRUGAL_TRY_ASSIGN(out.dt_bias_, memory.copy(w.dt_bias));
         FRUGAL_TRY_ASSIGN(out.norm_, memory.copy(w.norm));
-        FRUGAL_TRY_ASSIGN(out.state_, memory.array<float>(d.rule().state_size()));
-        FRUGAL_TRY_ASSIGN(out.history_, memory.matrix(d.conv_kernel - 1, d.channels()));
+        FRUGAL_TRY_ASSIGN(out.state_, state::create(memory, d.rule().state_size(), checkpoints));
+        FRUGAL_TRY_ASSIGN(out.history_, state::create(memory, (d.conv_kernel - 1) * d.channels(), checkpoints));
         return out;
     }
 
     /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
-    /// unless prefills may round (device::prefill): then more than 16 tokens go in chunks.
+    /// unless prefills may round (device::prefill): then more than 16 tokens that are not `newest` go in chunks.
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_gdn_buffers& all,
-                                 matrix_view<const float> x, matrix_view<float> y) {
+                                 const cuda_checkpoints& newest, matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
         const auto qkv = own(all.qkv), mixed = own(all.mixed), z = own(all.z), read = own(all.read), g = own(all.g),
@@ -73,16 +76,23 @@ public:
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_z_product>(), input, {z}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_gates_product>(), input, {g, beta}));
         FRUGAL_TRY(pass.start(ops::cuda::delta_gates(g, beta, a_neg_exp_, dt_bias_, g, beta, stream)));
-        FRUGAL_TRY(
-            pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(qkv, conv_, d.conv_kernel, 1, history_, mixed, stream)));
+        const matrix_view<float> history(history_.data(), d.conv_kernel - 1, d.channels());
+        FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
+            return pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(
+                qkv.rows_range(first, count), conv_, d.conv_kernel, 1, history, mixed.rows_range(first, count), stream));
+        }));
         const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
         FRUGAL_TRY(
             pass.start(ops::cuda::grouped_l2_norm(queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys, stream)));
-        const auto rule = rows > 16 && Device::prefill::rounds
-                              ? &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>
-                              : &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
-        FRUGAL_TRY(pass.start(rule(d.rule(), mixed.cols_range(0, keys), mixed.cols_range(keys, keys),
-                                   mixed.cols_range(2 * keys, d.values()), g, beta, state_, read, stream)));
+        FRUGAL_TRY(state_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
+            const auto rule = count > 16 && Device::prefill::rounds
+                                  ? &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>
+                                  : &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
+            const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
+            const auto in = part(mixed);
+            return pass.start(rule(d.rule(), in.cols_range(0, keys), in.cols_range(keys, keys),
+                                   in.cols_range(2 * keys, d.values()), part(g), part(beta), state_.data(), part(read), stream));
+        }));
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
         FRUGAL_TRY(pass.start(ops::cuda::gated_rms_norm<Gate>(heads, gates, norm_, d.eps, heads, stream)));
@@ -91,19 +101,29 @@ public:
     }
 
     /// Queues that the sequence is empty again.
-    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass, const gdn_dims& d) {
-        FRUGAL_TRY(pass.zero(state_, d.rule().state_size() * sizeof(float)));
-        return pass.zero(history_.data(), history_.rows() * history_.cols() * sizeof(float));
+    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass) const {
+        FRUGAL_TRY(state_.clear(pass));
+        return history_.clear(pass);
+    }
+    /// Queues that the sequence is as before token number `length`. Precondition: it is one of the newest that were kept.
+    [[nodiscard]] status rollback(const device::gpu::pass<Device>& pass, std::size_t length) const {
+        FRUGAL_TRY(state_.rollback(pass, length));
+        return history_.rollback(pass, length);
+    }
+    /// What a saved sequence holds of this layer.
+    void list_segments(std::vector<cuda_segment>& to) const {
+        to.push_back(state_.segment());
+        to.push_back(history_.segment());
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 
 private:
     using products = reuse::packed_products<gdn_products, Device>;
+    using state = cuda_recurrent_state<float>;
 
     products products_;
     const float *conv_ = nullptr, *a_neg_exp_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr;
-    float* state_ = nullptr;
-    matrix_view<float> history_;
+    state state_, history_;  ///< history_: [conv_kernel - 1][channels]
 };
 
 }  // namespace attention

@@ -126,6 +126,16 @@ public:
         }
         return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
     }
+    /// What a saved sequence of so many tokens holds of this layer: of raw keys, those of the open block.
+    void list_segments(const dims& d, std::size_t length, const ops::cuda::step_rows& step, std::vector<cuda_segment>& to) const {
+        cache_.list_segments(length, to);
+        if (dense_) return;
+        const std::size_t blocks = length / Ratio;
+        to.push_back(make_segment(keys_.keys, blocks * d.index_dim));
+        if constexpr (std::is_same_v<IndexScalar, std::int8_t>) to.push_back(make_segment(keys_.scales, blocks));
+        for (std::size_t token = blocks * Ratio; token < length; ++token)
+            to.push_back(make_segment(keys_.raw + token % step.history_rows * d.index_dim, d.index_dim));
+    }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 
 private:

@@ -2,6 +2,7 @@
 /// Elementwise operators on a GPU: those of ops/elementwise, the output gate of attention heads, the streams of
 /// ops/hyper_connection.
 #include <cstddef>
+#include <cstdint>
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/activation/activation.hpp"
@@ -88,6 +89,19 @@ struct expand_streams_element {
     std::size_t hidden;
     FRUGAL_DEVICE void operator()(std::size_t r, std::size_t c) const { y(r, c) = x(r, c % hidden); }
 };
+template <class T>
+struct keep_before_token_element {
+    const T* state;
+    std::size_t size;
+    const std::uint32_t* visible;
+    T* kept;
+    std::uint32_t rows;
+    FRUGAL_DEVICE void operator()(std::size_t, std::size_t c) const { kept[(*visible - 1) % rows * size + c] = state[c]; }
+};
+struct store_number_element {
+    std::uint32_t *to, value;
+    FRUGAL_DEVICE void operator()(std::size_t, std::size_t) const { *to = value; }
+};
 struct add_to_streams_element {
     device_rows<const float> scale, x;
     device_rows<float> streams;
@@ -138,6 +152,17 @@ cudaError_t add_to_streams(matrix_view<const float> scale, matrix_view<const flo
 template <class Unit>
 cudaError_t expand_streams(matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream) {
     return start_elements(expand_streams_element{x, y, x.cols()}, y.rows(), y.cols(), stream);
+}
+
+template <class T>
+cudaError_t keep_before_token(const T* state, std::size_t size, const std::uint32_t* visible, T* kept, std::size_t rows,
+                              cudaStream_t stream) {
+    return start_elements(keep_before_token_element<T>{state, size, visible, kept, static_cast<std::uint32_t>(rows)}, 1, size,
+                          stream);
+}
+template <class Unit>
+cudaError_t store_number(std::uint32_t* to, std::uint32_t value, cudaStream_t stream) {
+    return start_elements(store_number_element{to, value}, 1, 1, stream);
 }
 
 }  // namespace ops::cuda

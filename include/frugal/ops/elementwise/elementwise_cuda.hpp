@@ -2,6 +2,7 @@
 /// Elementwise operators on a GPU, declared; see ops/README.md. On device memory, otherwise as the operators of the same
 /// names in ops.
 #include <cstddef>
+#include <cstdint>
 
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/tensor/view.hpp"
@@ -32,6 +33,14 @@ template <class Unit = void>
 /// Each of y's streams of x.cols() features becomes x.
 template <class Unit = void>
 [[nodiscard]] cudaError_t expand_streams(matrix_view<const float> x, matrix_view<float> y, cudaStream_t stream);
+/// Copies a state of `size` elements to row (*visible - 1) modulo `rows` of `kept`, [rows][size]: how it is before the token that
+/// sees so many.
+template <class T>
+[[nodiscard]] cudaError_t keep_before_token(const T* state, std::size_t size, const std::uint32_t* visible, T* kept,
+                                            std::size_t rows, cudaStream_t stream);
+/// *to becomes the value.
+template <class Unit = void>
+[[nodiscard]] cudaError_t store_number(std::uint32_t* to, std::uint32_t value, cudaStream_t stream);
 
 }  // namespace ops::cuda
 
