@@ -140,6 +140,7 @@ int main(int argc, char** argv) {
     bench::products(report);
     bench::gated_delta_rule(report);
     bench::attention(report);
+    bench::decode_steps(report);
     if (argc > 1 && !report.write(argv[1])) {
         std::fprintf(stderr, "cannot write %s\n", argv[1]);
         return 1;

@@ -93,6 +93,7 @@ private:
 void products(report& to);
 void gated_delta_rule(report& to);
 void attention(report& to);
+void decode_steps(report& to);
 
 /// Starts a kernel that does nothing but read.
 void start_reading(const void* from, std::size_t bytes, float* out, int multiprocessors, cudaStream_t queue);

@@ -22,22 +22,11 @@
 #include "frugal/core/error.hpp"
 #include "frugal/quant/block.hpp"
 #include "frugal/quant/formats.hpp"
+#include "shapes.hpp"
 
 namespace bench {
 
 namespace fg = frugal;
-
-/// Sizes of a model; those that an architecture does not have are 0.
-struct model_shape {
-    std::string_view name, architecture;
-    std::size_t layers, hidden, vocabulary;
-    std::size_t heads, kv_heads, head_dim;  ///< of every fourth layer
-    std::size_t key_heads, value_heads;     ///< of the other layers, 128 features each
-    std::size_t intermediate;               ///< dense
-    std::size_t experts, experts_used, expert_intermediate;
-    std::size_t streams, mix_rank;  ///< hyper-connections
-    std::size_t index_heads, index_dim, index_budget, ratio;
-};
 
 /// Random blocks with weights of about `deviation`, centred, for the formats below.
 template <class F>
@@ -326,8 +315,8 @@ inline fg::status write_model(const model_shape& m, const std::string& path) {
             continue;
         }
         if (i == 1) {
-            out.weights<q4_k>(block + "ple_key.weight", {m.hidden, width});
-            out.weights<q4_k>(block + "ple_value.weight", {m.hidden, m.hidden});
+            out.weights<q4_k>(block + "ple_key.weight", {ngram_heads * ngram_row, width});
+            out.weights<q4_k>(block + "ple_value.weight", {ngram_heads * ngram_row, m.hidden});
             for (const char* norm : {"ple_norm_key.weight", "ple_norm_query.weight", "ple_norm_conv.weight"})
                 out.values(block + norm, {width}, 1.0f, 0.05f);
             out.weights<f16>(block + "ple_conv1d.weight", {kernel, width});

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +29,7 @@
 #include "limits.hpp"
 #include "llama.hpp"
 #include "own_run.hpp"
+#include "shapes.hpp"
 
 namespace bench {
 
@@ -40,48 +40,6 @@ constexpr std::size_t batch_rounds = 5, thread_rounds = 4, thread_prefill_tokens
 /// Both sides round activations to 8 bits before their products, and their caches hold other types: 0.99993 and more is seen. One
 /// layer that is wrong costs about 0.01.
 constexpr double least_cosine = 0.999;
-
-// Qwen3.5-2B, and Qwen3.8-Flash-Next's layers: a quarter of them, with an eighth of the experts.
-constexpr std::array<model_shape, 2> shapes{{{.name = "qwen35_2b",
-                                              .architecture = "qwen35",
-                                              .layers = 24,
-                                              .hidden = 2048,
-                                              .vocabulary = 248320,
-                                              .heads = 8,
-                                              .kv_heads = 2,
-                                              .head_dim = 256,
-                                              .key_heads = 16,
-                                              .value_heads = 16,
-                                              .intermediate = 6144,
-                                              .experts = 0,
-                                              .experts_used = 0,
-                                              .expert_intermediate = 0,
-                                              .streams = 1,
-                                              .mix_rank = 0,
-                                              .index_heads = 0,
-                                              .index_dim = 0,
-                                              .index_budget = 0,
-                                              .ratio = 0},
-                                             {.name = "qwen4exp_64",
-                                              .architecture = "qwen4exp",
-                                              .layers = 12,
-                                              .hidden = 2560,
-                                              .vocabulary = 248320,
-                                              .heads = 24,
-                                              .kv_heads = 2,
-                                              .head_dim = 256,
-                                              .key_heads = 16,
-                                              .value_heads = 48,
-                                              .intermediate = 0,
-                                              .experts = 64,
-                                              .experts_used = 10,
-                                              .expert_intermediate = 640,
-                                              .streams = 4,
-                                              .mix_rank = 320,
-                                              .index_heads = 4,
-                                              .index_dim = 128,
-                                              .index_budget = 2048,
-                                              .ratio = 4}}};
 
 std::vector<std::int32_t> random_tokens(std::size_t count, unsigned seed, std::size_t vocabulary) {
     std::mt19937 random(seed);
@@ -385,7 +343,7 @@ fg::status run(json& out) {
     out["context"] = context(what.threads.back());
     out["model"] = {{"context", json::array()}, {"batch", json::array()}, {"threads", json::array()}};
     std::size_t done = 0;
-    for (model_shape shape : shapes) {
+    for (model_shape shape : model_shapes) {
         if (std::find(chosen.begin(), chosen.end(), shape.name) == chosen.end()) continue;
         if (layers != nullptr) shape.layers = static_cast<std::size_t>(std::strtol(layers, nullptr, 10));
         const std::string path = fg::concat(folder == nullptr ? "." : folder, "/", shape.name, ".gguf");
