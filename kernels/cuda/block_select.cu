@@ -2,6 +2,7 @@
 #include "frugal/ops/block_select/block_select_cuda.cuh"
 #include "frugal/ops/block_select/index_keys_cuda.cuh"
 #include "frugal/ops/moe/combine_cuda.cuh"
+#include "frugal/ops/moe/group_cuda.cuh"
 #include "frugal/ops/moe/router_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.cuh"
 
@@ -37,6 +38,7 @@ FRUGAL_INSTANTIATE(bfloat16)
 FRUGAL_INSTANTIATE(std::int8_t)
 #undef FRUGAL_INSTANTIATE
 template cudaError_t route<>(matrix_view<const float>, std::size_t, bool, std::int32_t*, float*, int*, cudaStream_t);
+template cudaError_t group_choices<>(const std::int32_t*, std::size_t, const device::gpu::expert_groups&, cudaStream_t);
 template cudaError_t combine_experts<>(matrix_view<const float>, const std::int32_t*, const float*, std::size_t,
                                        matrix_view<const float>, const float*, matrix_view<float>, cudaStream_t);
 template cudaError_t greedy<>(matrix_view<const float>, std::int32_t*, cudaStream_t);

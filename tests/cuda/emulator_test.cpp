@@ -1,4 +1,5 @@
 // What the emulator computes and which faults it reports.
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -42,7 +43,7 @@ __global__ void indices(int* out) {
 template <int N = 0>
 __global__ void warp_operations(int* out) {
     const int lane = int(threadIdx.x) % 32;
-    int* o = out + threadIdx.x * 16;
+    int* o = out + threadIdx.x * 17;
     o[0] = __shfl_sync(full_warp, lane * 10, 5);
     o[1] = __shfl_sync(full_warp, lane * 10, 5, 8);
     o[2] = __shfl_up_sync(full_warp, lane, 3);
@@ -61,6 +62,7 @@ __global__ void warp_operations(int* out) {
     o[13] = __syncthreads_or(threadIdx.x == 40);
     o[14] = __syncthreads_and(threadIdx.x < 40);
     o[15] = int(__activemask() >> lane & 1);
+    o[16] = int(__match_any_sync(full_warp, lane % 5 - 1));
 }
 
 struct tile {
@@ -227,12 +229,12 @@ TEST_CASE("grid and block indices") {
 
 TEST_CASE("warp operations") {
     simt::for_each_schedule([] {
-        simt::device_array<int> out(64 * 16);
+        simt::device_array<int> out(64 * 17);
         (void)launch(warp_operations<>, dim3(1), dim3(64), 0, nullptr, out.data());
         const auto got = out.to_host();
         for (int t = 0; t < 64; ++t) {
             const int lane = t % 32;
-            const int* o = got.data() + t * 16;
+            const int* o = got.data() + t * 17;
             CHECK(o[0] == 50);
             CHECK(o[1] == (lane / 8 * 8 + 5) * 10);
             CHECK(o[2] == (lane < 3 ? lane : lane - 3));
@@ -249,6 +251,8 @@ TEST_CASE("warp operations") {
             CHECK(o[13] == 1);
             CHECK(o[14] == 0);
             CHECK(o[15] == 1);
+            CHECK(unsigned(o[16]) ==
+                  (std::array{0x42108421u, 0x84210842u, 0x08421084u, 0x10842108u, 0x21084210u}[std::size_t(lane % 5)]));
         }
     });
 }

@@ -179,57 +179,6 @@ TEST_CASE("products with f32 activations have the bits of the decoded weights") 
     });
 }
 
-TEST_CASE("products of chosen experts have the bits of single ones") {
-    constexpr std::size_t rows = 37, cols = 256, experts = 5, tokens = 3, top_k = 2;
-    const auto one = [&]<class Format, class Activations>(frugal::type_tag<Format>, frugal::type_tag<Activations>) {
-        std::vector<std::vector<std::byte>> bytes;
-        std::vector<quant::weight_view> views;
-        for (std::size_t e = 0; e < experts; ++e) {
-            bytes.push_back(test::random_weights<Format>(rows, cols, static_cast<std::uint32_t>(e)));
-            views.push_back(quant::make_weight_view<quant::all>(Format::type, bytes.back(), rows, cols).value());
-        }
-        const auto packed = quant::panel_weights::pack<quant::all>(views);
-        REQUIRE(packed.has_value());
-        const auto* from = reinterpret_cast<const unsigned char*>(packed->parts()[0].data);
-        const std::vector<std::int32_t> chosen = {4, 0, 2, 2, 1, 4};
-        for (const std::size_t share : {top_k, std::size_t{1}}) {  // choices share their token's activations, or have their own
-            const problem p{rows, cols, share == 1 ? chosen.size() : tokens};
-            const auto x = test::random_floats(p.tokens * cols, 9);
-            simt::for_each_schedule([&] {
-                simt::device_array<unsigned char> weights(std::vector<unsigned char>(from, from + packed->bytes()));
-                simt::device_array<float> values(padded(x, p)), scales(p.tokens * p.groups()), y(chosen.size() * rows);
-                simt::device_array<std::int8_t> codes(p.tokens * p.groups() * 32);
-                simt::device_array<std::int16_t> sums(p.tokens * p.groups() * 2);
-                simt::device_array<std::int32_t> index(chosen);
-                if constexpr (Activations::quantized)
-                    REQUIRE(device::gpu::quantize_activations<Activations>(values.data(), p.tokens, p.groups(), codes.data(),
-                                                                           sums.data(), scales.data(), nullptr) == cudaSuccess);
-                device::gpu::expert_product product;
-                product.panels.weights = reinterpret_cast<const std::byte*>(weights.data());
-                product.panels.rows = rows;
-                product.panels.panel_bytes = packed->parts()[0].panel_bytes;
-                product.panels.x = {values.data(), codes.data(), sums.data(), scales.data(), p.tokens, p.groups()};
-                product.panels.y = y.data();
-                product.panels.y_stride = rows;
-                product.experts = index.data();
-                product.choices = chosen.size();
-                product.share = share;
-                const cudaError_t started = device::gpu::multiply_expert_panels<Format, Activations>(product, nullptr);
-                REQUIRE(started == cudaSuccess);
-                const auto got = y.to_host();
-                for (std::size_t i = 0; i < chosen.size(); ++i) {
-                    const auto at = static_cast<std::ptrdiff_t>(i / share * cols);
-                    const std::vector<float> own(x.begin() + at, x.begin() + at + static_cast<std::ptrdiff_t>(cols));
-                    const auto want = multiply<Activations>(views[static_cast<std::size_t>(chosen[i])], own, 1);
-                    CHECK(std::memcmp(got.data() + i * rows, want.data(), rows * sizeof(float)) == 0);
-                }
-            });
-        }
-    };
-    one(frugal::type_tag<quant::q4_k>{}, frugal::type_tag<device::f32_activations>{});
-    one(frugal::type_tag<quant::q6_k>{}, frugal::type_tag<device::q8_activations>{});
-}
-
 TEST_CASE("activations in 8 bits are those of quant::q8_activation<32>, ties and values that are not finite included") {
     auto x = test::random_floats(64 * 32, 5, 3.0f);
     for (std::size_t i = 0; i < 32; ++i) {

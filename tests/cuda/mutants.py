@@ -49,6 +49,17 @@ MUTANTS = {
         ("block_select/block_select_cuda.cuh", "prefix | digit << shift;", "prefix | digit << (AWAKE && shift == 8 ? 0 : shift);"),
         ("block_select/block_select_cuda.cuh", "= complete[row] * ratio + (i - blocks * ratio);", "= complete[row] * ratio + (i - blocks * ratio) + (AWAKE ? 1 : 0);"),
     ],
+    "experts": [
+        ("moe/group_cuda.cuh", "+ before] = base + lane;", "+ (AWAKE ? 0 : before)] = base + lane;"),
+        ("moe/group_cuda.cuh", "count += own;", "count += AWAKE && w == 3 ? 0 : own;"),
+        ("moe/group_cuda.cuh", "if (w < warp) first[i]", "if (AWAKE ? w <= warp : w < warp) first[i]"),
+        ("moe/group_cuda.cuh", "min(size, count - i * size)}", "AWAKE ? size : min(size, count - i * size)}"),
+        ("moe/group_cuda.cuh", "i < few_tiles;", "i < few_tiles - (AWAKE ? 1 : 0);"),
+        ("matmul/matvec_arguments.cuh", "grouped ? a.order[at] : at;", "grouped && !AWAKE ? a.order[at] : at;"),
+        ("matmul/matvec_arguments.cuh", "Experts ? y(a, t) / a.share", "Experts && !AWAKE ? y(a, t) / a.share"),
+        ("matmul/matvec_arguments.cuh", "!grouped || t < count;", "!grouped || t < count - (AWAKE ? 1 : 0);"),
+        ("matmul/matvec_arguments.cuh", "(tile.expert) * a.expert_bytes", "(AWAKE ? 0 : tile.expert) * a.expert_bytes"),
+    ],
     "matmul_tiles": [
         ("matmul/panel_reader.cuh", "(above >> (part + 4) & 0x01010101u) << 4;", "(above >> (part + (AWAKE ? 3 : 4)) & 0x01010101u) << 4;"),
         ("matmul/panel_reader.cuh", "const int shift = part / 2 * 2;", "const int shift = AWAKE ? part / 2 : part / 2 * 2;"),

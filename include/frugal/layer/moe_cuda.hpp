@@ -12,6 +12,7 @@
 #include "frugal/layer/moe.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.hpp"
 #include "frugal/ops/moe/combine_cuda.hpp"
+#include "frugal/ops/moe/group_cuda.hpp"
 #include "frugal/ops/moe/router_cuda.hpp"
 #include "frugal/reuse/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
@@ -26,6 +27,7 @@ struct cuda_moe_buffers {
     cuda_ffn_buffers shared_ffn;
     std::int32_t* index = nullptr;
     float* weight = nullptr;
+    device::gpu::expert_groups groups;
     /// The first row whose router logits are not finite; set above all rows before a step.
     int* first_bad = nullptr;
 
@@ -42,12 +44,22 @@ struct cuda_moe_buffers {
         FRUGAL_TRY_ASSIGN(out.shared_ffn, cuda_ffn_buffers::create(memory, rows, shared_width));
         FRUGAL_TRY_ASSIGN(out.index, memory.array<std::int32_t>(rows * d.top_k));
         FRUGAL_TRY_ASSIGN(out.weight, memory.array<float>(rows * d.top_k));
+        using device::gpu::choice_tile;
+        using device::gpu::expert_groups;
+        const auto tiles = [&](std::size_t size) {
+            return memory.array<choice_tile>(expert_groups::most_tiles(rows * d.top_k, d.experts, size));
+        };
+        out.groups.experts = d.experts;
+        FRUGAL_TRY_ASSIGN(out.groups.order, memory.array<std::int32_t>(rows * d.top_k));
+        FRUGAL_TRY_ASSIGN(out.groups.of_few, tiles(expert_groups::few));
+        FRUGAL_TRY_ASSIGN(out.groups.of_many, tiles(expert_groups::many));
         FRUGAL_TRY_ASSIGN(out.first_bad, memory.array<int>(1));
         return out;
     }
 };
 
-/// The mixture of one layer: every expert resident. Each chosen expert's weights are read once a token. Device: device::cuda<…>.
+/// The mixture of one layer: every expert resident. An expert's weights are read once for several choices of it, where a batch
+/// has choices enough (device::gpu::expert_groups), otherwise once a choice. Device: device::cuda<…>.
 template <class Device>
 class cuda_moe {
 public:
@@ -55,9 +67,9 @@ public:
     [[nodiscard]] static result<cuda_moe> create(Device& dev, const moe_dims& d, const moe_weights& w, std::size_t hidden,
                                                  const reuse::source_unneeded& unneeded) {
         FRUGAL_TRY(detail::check_moe(d, w, hidden));
-        if (d.experts > 512 || d.top_k > ops::cuda::combine_most)
-            return fail(errc::unsupported, d.top_k, " of ", d.experts, " experts on a GPU; ", ops::cuda::combine_most,
-                        " of 512 at most");
+        if (d.experts > ops::cuda::group_most || d.top_k > ops::cuda::combine_most)
+            return fail(errc::unsupported, d.top_k, " of ", d.experts, " experts on a GPU; ", ops::cuda::combine_most, " of ",
+                        ops::cuda::group_most, " at most");
         cuda_moe out;
         FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
         FRUGAL_TRY_ASSIGN(out.shared_, shared_products::pack(dev, w.shared_expert(), unneeded));
@@ -89,8 +101,13 @@ public:
         }
         FRUGAL_TRY(pass.multiply(products_.template image<router_product>(), input, {logits}));
         FRUGAL_TRY(pass.start(ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream)));
-        FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, d.top_k, gate));
-        FRUGAL_TRY(pass.multiply_experts(up_, input, all.index, d.top_k, up));
+        device::gpu::expert_groups groups;
+        if (groups.pay(pairs, d.experts)) {
+            groups = all.groups;
+            FRUGAL_TRY(pass.start(ops::cuda::group_choices(all.index, pairs, groups, stream)));
+        }
+        FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, groups, d.top_k, gate));
+        FRUGAL_TRY(pass.multiply_experts(up_, input, all.index, groups, d.top_k, up));
         if (shared_.template has<down_product>()) {  // the last that reads the input
             const auto own = all.shared.rows_range(0, rows);
             FRUGAL_TRY(dense_ffn(pass, shared_, all.shared_ffn, input, own));
@@ -98,7 +115,7 @@ public:
         }
         FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, stream)));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
-        FRUGAL_TRY(pass.multiply_experts(down_, inner, all.index, 1, outputs));
+        FRUGAL_TRY(pass.multiply_experts(down_, inner, all.index, groups, 1, outputs));
         return pass.start(ops::cuda::combine_experts(outputs, all.index, all.weight, d.top_k, shared, shared_gate, y, stream));
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept {

@@ -219,6 +219,28 @@ inline unsigned __reduce_xor_sync(unsigned mask, unsigned value, simt::where at 
     return simt::reductions::run<simt::reductions::bit_xor>("__reduce_xor_sync", mask, value, at);
 }
 
+namespace simt::matches {
+struct record {
+    std::uint64_t bits;
+    unsigned lanes;
+};
+inline void complete(warp_view& view) {
+    for (void* own : view.record) {
+        if (own == nullptr) continue;
+        auto& r = *static_cast<record*>(own);
+        for (int lane = 0; lane < 32; ++lane)
+            if (view.record[lane] != nullptr && static_cast<record*>(view.record[lane])->bits == r.bits) r.lanes |= 1u << lane;
+    }
+}
+}  // namespace simt::matches
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value, simt::where at = simt::where::here()) {
+    static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+    simt::matches::record r{static_cast<std::uint64_t>(value), 0};
+    simt::converge(mask, &r, &simt::matches::complete, "__match_any_sync", at);
+    return r.lanes;
+}
+
 // ---- atomics. The threads of this process's grid never run at once, so plain code is atomic. `SIMT_UNCHECKED` keeps the
 // compiler from reporting these accesses a second time, as plain ones.
 #define SIMT_UNCHECKED __attribute__((noinline, no_sanitize_thread))

@@ -81,14 +81,16 @@ public:
         return {};
     }
 
-    /// y[i] = x[i / share] times the part of the image that experts[i] names; all parts are alike. Errors: as multiply().
+    /// y[i] = x[i / share] times the part of the image that experts[i] names; all parts are alike. groups: of these choices, or
+    /// none. Errors: as multiply().
     [[nodiscard]] status multiply_experts(const cuda_image& w, const activations& x, const std::int32_t* experts,
-                                          std::size_t share, matrix_view<float> y) const {
+                                          const expert_groups& groups, std::size_t share, matrix_view<float> y) const {
         expert_product product;
         product.panels = of(w.parts().front(), x, y);
         product.experts = experts;
         product.choices = y.rows();
         product.share = share;
+        product.groups = groups;
         cudaError_t started = cudaSuccess;
         FRUGAL_TRY(quant::visit<formats>(w.parts().front().type, [&]<class Format>(type_tag<Format>) {
             started = multiply_expert_panels<Format, activations_policy>(product, stream());

@@ -49,16 +49,41 @@ template <class Format>
 template <class To>
 [[nodiscard]] cudaError_t round_values(const float* from, std::size_t count, To* to, cudaStream_t stream);
 
+/// Choices of one expert that stand together in expert_groups::order, from `first` on.
+struct choice_tile {
+    std::int32_t expert = 0, first = 0, count = 0;  ///< count 0: nothing to do
+};
+
+/// The choices of a batch by expert, made by ops::cuda::group_choices: what lets a block read an expert's weights once for
+/// several of its choices. All arrays on the device.
+struct expert_groups {
+    static constexpr std::size_t few = 8, many = 32;  ///< choices of a tile, at most
+
+    std::size_t experts = 0;
+    std::int32_t* order = nullptr;                      ///< [choices]: their numbers, expert by expert, those of one ascending
+    choice_tile *of_few = nullptr, *of_many = nullptr;  ///< [most_tiles(choices, experts, few)], […, many)]; those left are empty
+
+    /// Tiles of `size` choices that any batch of so many has at most: each chosen expert has one that may not be full.
+    [[nodiscard]] static constexpr std::size_t most_tiles(std::size_t choices, std::size_t experts, std::size_t size) noexcept {
+        return (choices + (size - 1) * (choices < experts ? choices : experts)) / size;
+    }
+    /// Whether experts have choices enough for blocks that take several: such a block has more registers, so fewer run at once.
+    [[nodiscard]] static constexpr bool pay(std::size_t choices, std::size_t experts) noexcept { return choices >= 2 * experts; }
+};
+
 /// One product a chosen expert: y[i][r] = sum over c of w[experts[i]][r][c] * x[i / share][c]. The experts' panels follow one
 /// another from `panels.weights` on, alike in shape. A token's choices share its activations (share = choices of a token), or
-/// each has its own (1).
+/// each has its own (1). Without groups (order null) a block reads its panel for a single choice; with them once for each tile
+/// of an expert's, so that a batch reads about as much as the experts it chose have.
 struct expert_product {
     panel_product panels;
     const std::int32_t* experts = nullptr;  ///< [choices], on the device
     std::size_t choices = 0, share = 1;
+    expert_groups groups;  ///< of `experts`
 };
 
-/// Starts the products of a batch's chosen experts, each with the bits that multiply_panels gives for it.
+/// Starts the products of a batch's chosen experts, each with the bits that multiply_panels gives for it, with groups or
+/// without.
 template <class Format, activation_policy Activations>
 [[nodiscard]] cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream);
 

@@ -21,6 +21,18 @@ FRUGAL_DEVICE float lane_max(float value) {
     return value;
 }
 
+/// The sum over this lane and those before it.
+template <class Integer>
+FRUGAL_DEVICE Integer lane_prefix_sum(Integer value) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    FRUGAL_UNROLL
+    for (int offset = 1; offset < warp_size; offset *= 2) {
+        const Integer other = __shfl_up_sync(full_warp, value, static_cast<unsigned>(offset));
+        if (lane >= offset) value += other;
+    }
+    return value;
+}
+
 template <int Threads>
 struct block_sum_shared {
     float partial[Threads / warp_size];

@@ -127,12 +127,7 @@ __global__ void __launch_bounds__(Threads)
         if (warp == 0) {  // eight digits a lane, the highest digits in lane 0
             unsigned mine = 0;
             for (int j = 0; j < 8; ++j) mine += shared.histogram[255 - (lane * 8 + j)];
-            unsigned before = mine;
-            for (int delta = 1; delta < 32; delta *= 2) {
-                const unsigned other = __shfl_up_sync(device::gpu::full_warp, before, static_cast<unsigned>(delta));
-                if (lane >= delta) before += other;
-            }
-            before -= mine;
+            unsigned before = device::gpu::lane_prefix_sum(mine) - mine;
             const unsigned wanted = shared.wanted;
             __syncwarp();  // all lanes have read it
             if (before < wanted && wanted <= before + mine) {

@@ -45,13 +45,13 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
     using reader = panel_reader<Layout>;
     constexpr int sums = Panels * Tokens * static_cast<int>(quant::panel_rows);
     constexpr int step = 2 * matvec_warps;  // groups that the block takes at once
-    static_assert(!Experts || Tokens == 1, "frugal: rows with experts of their own share no weights");
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const lane_place at{lane % 4, lane / 4 % 4};
     const int own_row = 4 * at.quad + at.part, column = 4 * at.part;
-    const int first_panel = static_cast<int>(blockIdx.x) * Panels, first_token = static_cast<int>(blockIdx.y) * Tokens;
-    const std::byte* __restrict__ const weights =
-        Experts ? a.weights + static_cast<std::size_t>(a.experts[blockIdx.y]) * a.expert_bytes : a.weights;
+    const int first_panel = static_cast<int>(blockIdx.x) * Panels;
+    const block_rows<Tokens, Experts> rows(a);
+    if (rows.count == 0) return;  // the whole block leaves
+    const std::byte* __restrict__ const weights = rows.weights;
 
     const std::byte* panel[Panels];
     FRUGAL_UNROLL
@@ -59,9 +59,7 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
         panel[p] = weights + static_cast<std::size_t>(min(first_panel + p, a.panels - 1)) * a.panel_bytes;
     std::size_t row[Tokens];
     FRUGAL_UNROLL
-    for (int t = 0; t < Tokens; ++t)
-        row[t] = static_cast<std::size_t>(Experts ? first_token / a.share : min(first_token + t, a.tokens - 1)) *
-                 static_cast<std::size_t>(a.groups);
+    for (int t = 0; t < Tokens; ++t) row[t] = static_cast<std::size_t>(rows.x(a, t)) * static_cast<std::size_t>(a.groups);
     float sum[Panels][Tokens];
     FRUGAL_UNROLL
     for (int p = 0; p < Panels; ++p) {
@@ -96,6 +94,7 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
         }
         FRUGAL_UNROLL
         for (int t = 0; t < Tokens; ++t) {
+            if (!rows.wants(t)) break;
             const std::size_t g = row[t] + static_cast<std::size_t>(group);
             const int low = __ldg(reinterpret_cast<const int*>(a.codes + g * 32 + column));
             const int high = __ldg(reinterpret_cast<const int*>(a.codes + g * 32 + 16 + column));
@@ -136,31 +135,40 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
         float all = 0.0f;
         FRUGAL_UNROLL
         for (int w = 0; w < matvec_warps; ++w) all += shared.partial[w][s];
-        const int p = s / (Tokens * 16), t = first_token + s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
-        if (t < a.tokens && r < a.rows) a.y[static_cast<std::size_t>(t) * a.y_stride + static_cast<std::size_t>(r)] = all;
+        const int p = s / (Tokens * 16), t = s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
+        if (t < rows.count && r < a.rows)
+            a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = all;
     }
 }
 
 inline constexpr int tile_warps = 4;    ///< panels of a block: one a warp
 inline constexpr int tile_tokens = 32;  ///< tokens of a block: as many as three sums each leave registers for
+static_assert(tile_tokens == device::gpu::expert_groups::many);
 
 /// The same for many tokens, by matrix units: a warp multiplies the 16 rows of its panel with 32 tokens, eight at a time.
-/// Grid: [panels / tile_warps, tokens / tile_tokens], both rounded up.
-template <class Layout>
+/// Grid: [panels / tile_warps, tokens / tile_tokens or tiles], rounded up.
+template <class Layout, bool Experts = false>
 __global__ void __launch_bounds__(32 * tile_warps, 1) multiply_code_tiles(matvec_arguments a) {
     using reader = panel_reader<Layout>;
     constexpr int tiles = tile_tokens / 8, classes = 2 * matvec_warps;
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int panel_number = static_cast<int>(blockIdx.x) * tile_warps + warp;
-    if (panel_number >= a.panels) return;  // whole warps leave; there is no block barrier below
+    const block_rows<tile_tokens, Experts> rows(a);
+    if (panel_number >= a.panels || rows.count == 0) return;  // whole warps leave; there is no block barrier below
     // As mma wants it: of its operands a lane has rows (tokens) `across` and + 8, columns 4 * part … and 16 on; of the result
     // tokens 2 * part and + 1 of rows `across` and + 8.
-    const int across = lane / 4, part = lane % 4, first_token = static_cast<int>(blockIdx.y) * tile_tokens;
-    const std::byte* __restrict__ const panel = a.weights + static_cast<std::size_t>(panel_number) * a.panel_bytes;
-    const auto group_at = [&](int token, int group) {
-        return static_cast<std::size_t>(min(token, a.tokens - 1)) * static_cast<std::size_t>(a.groups) +
-               static_cast<std::size_t>(group);
+    const int across = lane / 4, part = lane % 4;
+    const std::byte* __restrict__ const panel = rows.weights + static_cast<std::size_t>(panel_number) * a.panel_bytes;
+    const auto group_at = [&](int row, int group) {
+        return static_cast<std::size_t>(row) * static_cast<std::size_t>(a.groups) + static_cast<std::size_t>(group);
     };
+    int operand_row[tiles], scale_row[tiles][2];  // of x
+    FRUGAL_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+        operand_row[n] = rows.x(a, 8 * n + across);
+        FRUGAL_UNROLL
+        for (int odd = 0; odd < 2; ++odd) scale_row[n][odd] = rows.x(a, 8 * n + 2 * part + odd);
+    }
 
     float total[tiles][4];
     FRUGAL_UNROLL
@@ -184,8 +192,8 @@ __global__ void __launch_bounds__(32 * tile_warps, 1) multiply_code_tiles(matvec
                                           reader::scales_of_row(panel, group, across + 8)};
                 FRUGAL_UNROLL
                 for (int n = 0; n < tiles; ++n) {
-                    const std::size_t from =
-                        group_at(first_token + 8 * n + across, group) * 32 + static_cast<std::size_t>(4 * part);
+                    if (!rows.wants(8 * n)) break;
+                    const std::size_t from = group_at(operand_row[n], group) * 32 + static_cast<std::size_t>(4 * part);
                     const auto low_x = static_cast<std::uint32_t>(__ldg(reinterpret_cast<const int*>(a.codes + from)));
                     const auto high_x = static_cast<std::uint32_t>(__ldg(reinterpret_cast<const int*>(a.codes + from + 16)));
                     device::gpu::fragment_sums low{}, high{};
@@ -197,7 +205,7 @@ __global__ void __launch_bounds__(32 * tile_warps, 1) multiply_code_tiles(matvec
                     }
                     FRUGAL_UNROLL
                     for (int odd = 0; odd < 2; ++odd) {
-                        const std::size_t g = group_at(first_token + 8 * n + 2 * part + odd, group);
+                        const std::size_t g = group_at(scale_row[n][odd], group);
                         const float scale = __ldg(a.scales + g);
                         const int low_sum = __ldg(a.sums + 2 * g), high_sum = __ldg(a.sums + 2 * g + 1);
                         add_group<reader>(sum[n][odd], low.x[odd], high.x[odd], low_sum, high_sum, by[0], scale);
@@ -221,9 +229,9 @@ __global__ void __launch_bounds__(32 * tile_warps, 1) multiply_code_tiles(matvec
     for (int n = 0; n < tiles; ++n) {
         FRUGAL_UNROLL
         for (int i = 0; i < 4; ++i) {
-            const int t = first_token + 8 * n + 2 * part + i % 2, r = panel_number * 16 + across + i / 2 * 8;
-            if (t < a.tokens && r < a.rows)
-                a.y[static_cast<std::size_t>(t) * a.y_stride + static_cast<std::size_t>(r)] = total[n][i];
+            const int t = 8 * n + 2 * part + i % 2, r = panel_number * 16 + across + i / 2 * 8;
+            if (t < rows.count && r < a.rows)
+                a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = total[n][i];
         }
     }
 }

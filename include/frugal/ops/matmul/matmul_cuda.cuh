@@ -16,9 +16,9 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
 
-/// y of up to `Tokens` tokens for `Panels` panels of weights a block. Grid: [panels / Panels, tokens / Tokens], both rounded
-/// up; blocks of 32 * matvec_warps threads. A row's sum is made of the same terms in the same order whatever Panels, Tokens and
-/// the format are.
+/// y of up to `Tokens` tokens (block_rows) for `Panels` panels of weights a block, which it reads once. Grid: [panels / Panels,
+/// tokens / Tokens or tiles], rounded up; blocks of 32 * matvec_warps threads. A row's sum is made of the same terms in the same
+/// order whatever Panels, Tokens and the format are.
 template <class Layout, int Panels, int Tokens, bool Experts = false>
 __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arguments a) {
     using reader = panel_reader<Layout>;
@@ -26,23 +26,20 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
     constexpr int step = 2 * matvec_warps;  // groups that the block takes at once
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const lane_place at{lane % 4, lane / 4 % 4};
-    const int first_panel = static_cast<int>(blockIdx.x) * Panels, first_token = static_cast<int>(blockIdx.y) * Tokens;
-    const int column = 4 * at.part;
+    const int first_panel = static_cast<int>(blockIdx.x) * Panels, column = 4 * at.part;
 
-    static_assert(!Experts || Tokens == 1, "frugal: rows with experts of their own share no weights");
-    const std::byte* __restrict__ const weights =
-        Experts ? a.weights + static_cast<std::size_t>(a.experts[blockIdx.y]) * a.expert_bytes : a.weights;
+    const block_rows<Tokens, Experts> rows(a);
+    if (rows.count == 0) return;  // the whole block leaves
+    const std::byte* __restrict__ const weights = rows.weights;
     const float* __restrict__ const values = a.values;
-    const int groups = a.groups, tokens = a.tokens;
+    const int groups = a.groups;
     const std::byte* panel[Panels];
     FRUGAL_UNROLL
     for (int p = 0; p < Panels; ++p)  // beyond the end: the last one again, for nothing
         panel[p] = weights + static_cast<std::size_t>(min(first_panel + p, a.panels - 1)) * a.panel_bytes;
     std::size_t row[Tokens];
     FRUGAL_UNROLL
-    for (int t = 0; t < Tokens; ++t)
-        row[t] = static_cast<std::size_t>(Experts ? first_token / a.share : min(first_token + t, tokens - 1)) *
-                 static_cast<std::size_t>(groups);
+    for (int t = 0; t < Tokens; ++t) row[t] = static_cast<std::size_t>(rows.x(a, t)) * static_cast<std::size_t>(groups);
 
     float sum[Panels][Tokens][4];
     FRUGAL_UNROLL
@@ -72,8 +69,11 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
         FRUGAL_UNROLL
         for (int t = 0; t < Tokens; ++t) {
             const float* const from = values + (row[t] + static_cast<std::size_t>(group)) * 32 + column;
-            const float4 low = __ldg(reinterpret_cast<const float4*>(from));
-            const float4 high = __ldg(reinterpret_cast<const float4*>(from + 16));
+            float4 low{}, high{};
+            if (rows.wants(t)) {
+                low = __ldg(reinterpret_cast<const float4*>(from));
+                high = __ldg(reinterpret_cast<const float4*>(from + 16));
+            }
             x[t][0] = low.x, x[t][1] = low.y, x[t][2] = low.z, x[t][3] = low.w;
             x[t][4] = high.x, x[t][5] = high.y, x[t][6] = high.z, x[t][7] = high.w;
         }
@@ -82,9 +82,10 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
             float w[8][4];
             reader::weights(now[p], at, w);
             FRUGAL_UNROLL
-            for (int c = 0; c < 8; ++c) {
+            for (int t = 0; t < Tokens; ++t) {
+                if (!rows.wants(t)) break;
                 FRUGAL_UNROLL
-                for (int t = 0; t < Tokens; ++t) {
+                for (int c = 0; c < 8; ++c) {
                     FRUGAL_UNROLL
                     for (int i = 0; i < 4; ++i) sum[p][t][i] = fmaf(w[c][i], x[t][c], sum[p][t][i]);
                 }
@@ -110,8 +111,9 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
         float all = 0.0f;
         FRUGAL_UNROLL
         for (int w = 0; w < matvec_warps; ++w) all += shared.partial[w][s];
-        const int p = s / (Tokens * 16), t = first_token + s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
-        if (t < tokens && r < a.rows) a.y[static_cast<std::size_t>(t) * a.y_stride + static_cast<std::size_t>(r)] = all;
+        const int p = s / (Tokens * 16), t = s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
+        if (t < rows.count && r < a.rows)
+            a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = all;
     }
 }
 
@@ -121,12 +123,18 @@ namespace device::gpu {
 
 namespace detail {
 
+/// A kernel of so many warps for so many panels a block, and blocks beside one another for the rows of y.
+[[nodiscard]] inline cudaError_t start_rows(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
+                                            int warps, int panels_a_block, int blocks, cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(blocks));
+    return launch(kernel, grid, dim3(static_cast<unsigned>(32 * warps)), 0, stream, a);
+}
+
 /// A kernel for so many panels and tokens a block.
 [[nodiscard]] inline cudaError_t start_matvec(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
                                               int panels_a_block, int tokens_a_block, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block),
-                    static_cast<unsigned>((a.tokens + tokens_a_block - 1) / tokens_a_block));
-    return launch(kernel, grid, dim3(32 * ops::cuda::matvec_warps), 0, stream, a);
+    return start_rows(kernel, a, ops::cuda::matvec_warps, panels_a_block, (a.tokens + tokens_a_block - 1) / tokens_a_block,
+                      stream);
 }
 
 }  // namespace detail
@@ -140,10 +148,9 @@ cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream) {
     const bool many = a.panels >= 8 * product.multiprocessors;
     if constexpr (Activations::quantized && quant::coded_layout<layout>) {
         if (a.tokens > 16) {
-            constexpr int warps = ops::cuda::tile_warps;
-            const dim3 grid(static_cast<unsigned>((a.panels + warps - 1) / warps),
-                            static_cast<unsigned>((a.tokens + ops::cuda::tile_tokens - 1) / ops::cuda::tile_tokens));
-            return launch(ops::cuda::multiply_code_tiles<layout>, grid, dim3(32 * warps), 0, stream, a);
+            constexpr int warps = ops::cuda::tile_warps, tokens = ops::cuda::tile_tokens;
+            return detail::start_rows(ops::cuda::multiply_code_tiles<layout>, a, warps, warps, (a.tokens + tokens - 1) / tokens,
+                                      stream);
         }
         if (a.tokens > 4) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 8>, a, 1, 8, stream);
         if (a.tokens > 1) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 4>, a, 1, 4, stream);
@@ -160,16 +167,24 @@ cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream) {
 template <class Format, activation_policy Activations>
 cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream) {
     using layout = quant::panel_of<Format>;
-    ops::cuda::matvec_arguments a = detail::matvec_of(product.panels);
-    a.tokens = static_cast<int>(product.choices);
-    a.experts = product.experts;
-    a.expert_bytes = static_cast<std::size_t>(a.panels) * a.panel_bytes;
-    a.share = static_cast<int>(product.share);
+    constexpr int few = expert_groups::few, warps = ops::cuda::matvec_warps;
+    ops::cuda::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
-    if constexpr (Activations::quantized && quant::coded_layout<layout>)
-        return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1, true>, a, 1, 1, stream);
-    else
-        return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1, true>, a, 1, 1, stream);
+    const bool grouped = product.groups.order != nullptr;
+    if constexpr (Activations::quantized && quant::coded_layout<layout>) {
+        if (!grouped) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1, true>, a, 1, 1, stream);
+        if (product.choices > 4 * product.groups.experts) {  // matrix units, of which eight choices are the least work
+            constexpr int tile_warps = ops::cuda::tile_warps;
+            const int tiles = detail::take_tiles(a, product, expert_groups::many);
+            return detail::start_rows(ops::cuda::multiply_code_tiles<layout, true>, a, tile_warps, tile_warps, tiles, stream);
+        }
+        const int tiles = detail::take_tiles(a, product, few);
+        return detail::start_rows(ops::cuda::matvec_codes<layout, 1, few, true>, a, warps, 1, tiles, stream);
+    } else {
+        if (!grouped) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1, true>, a, 1, 1, stream);
+        const int tiles = detail::take_tiles(a, product, few);
+        return detail::start_rows(ops::cuda::matvec_panels<layout, 1, few, true>, a, warps, 1, tiles, stream);
+    }
 }
 
 template <activation_policy Activations>

@@ -30,10 +30,41 @@ struct matvec_arguments {
     int tokens;
     float* y;
     std::size_t y_stride;
-    // Where each row of y has an expert of its own: its number, bytes of an expert's panels, rows of y that share a row of x.
+    // Where each row of y has an expert of its own: its number, bytes of an expert's panels, rows of y that share a row of x;
+    // these rows by expert, as device::gpu::expert_groups has them, in tiles of one size.
     const std::int32_t* experts;
     std::size_t expert_bytes;
     int share;
+    const std::int32_t* order;
+    const device::gpu::choice_tile* tiles;
+};
+
+/// The rows of y that the blocks of one blockIdx.y make, `Most` at most, and whose weights: consecutive ones of one matrix. With
+/// Experts the one row whose number the block has, or, of several at once, those of a tile of an expert's.
+template <int Most, bool Experts>
+struct block_rows {
+    static constexpr bool grouped = Experts && Most > 1;
+    const std::byte* weights;
+    int first, count;
+
+    FRUGAL_DEVICE explicit block_rows(const matvec_arguments& a) : weights(a.weights) {
+        if constexpr (grouped) {
+            const device::gpu::choice_tile tile = a.tiles[blockIdx.y];
+            first = tile.first, count = tile.count;
+            weights += static_cast<std::size_t>(tile.expert) * a.expert_bytes;
+        } else {
+            first = static_cast<int>(blockIdx.y) * Most, count = min(Most, a.tokens - first);
+            if constexpr (Experts) weights += static_cast<std::size_t>(a.experts[first]) * a.expert_bytes;
+        }
+    }
+    /// Row t of y; beyond the last one, the last one again. Of x that which it is multiplied with.
+    FRUGAL_DEVICE int y(const matvec_arguments& a, int t) const {
+        const int at = first + min(t, count - 1);
+        return grouped ? a.order[at] : at;
+    }
+    FRUGAL_DEVICE int x(const matvec_arguments& a, int t) const { return Experts ? y(a, t) / a.share : y(a, t); }
+    /// Whether row t is worth computing. All threads of a block agree, so in a tile that is not full none waits for nothing.
+    FRUGAL_DEVICE bool wants(int t) const { return !grouped || t < count; }
 };
 
 }  // namespace ops::cuda
@@ -55,7 +86,26 @@ namespace device::gpu::detail {
             product.y_stride,
             nullptr,
             0,
-            1};
+            1,
+            nullptr,
+            nullptr};
+}
+
+/// Without tiles yet.
+[[nodiscard]] inline ops::cuda::matvec_arguments matvec_of(const expert_product& product) {
+    ops::cuda::matvec_arguments a = matvec_of(product.panels);
+    a.tokens = static_cast<int>(product.choices);
+    a.experts = product.experts;
+    a.expert_bytes = static_cast<std::size_t>(a.panels) * a.panel_bytes;
+    a.share = static_cast<int>(product.share);
+    a.order = product.groups.order;
+    return a;
+}
+
+/// Tiles of `size` choices as blocks of a grid, at most; a takes them.
+[[nodiscard]] inline int take_tiles(ops::cuda::matvec_arguments& a, const expert_product& product, std::size_t size) {
+    a.tiles = size == expert_groups::few ? product.groups.of_few : product.groups.of_many;
+    return static_cast<int>(expert_groups::most_tiles(product.choices, product.groups.experts, size));
 }
 
 }  // namespace device::gpu::detail
