@@ -55,6 +55,7 @@ public:
           y_(heads * dim),
           partial_(ops::cuda::split_partial(1, shape, context)),
           scores_(blocks_),
+          candidates_(ops::cuda::select_candidates(1, blocks_, top)),
           chosen_(top),
           counts_(1),
           lists_(top * ratio + ratio - 1),
@@ -123,7 +124,8 @@ private:
     }
     void choose(std::size_t i) {
         bench::must(ops::cuda::select_blocks<bfloat16>({index_device_.data(), 1, index_.size()}, index_heads, select_[i].data(),
-                                                       blocks_, top, scores_.data(), chosen_.data(), counts_.data(), to_.queue),
+                                                       blocks_, top, scores_.data(), candidates_.data(), chosen_.data(),
+                                                       counts_.data(), to_.queue),
                     "choose blocks");
     }
     void layer(std::size_t i) {
@@ -197,7 +199,7 @@ private:
     std::vector<double> numbers_;
     std::vector<float> q_, index_;
     array<float> q_device_, index_device_, y_, partial_, scores_;
-    array<std::uint32_t> chosen_, counts_, lists_, complete_, seen_;
+    array<std::uint32_t> candidates_, chosen_, counts_, lists_, complete_, seen_;
     std::vector<cache> caches_;
     std::vector<array<ops::cuda::split_row<bfloat16>>> all_, gathered_;
     std::vector<array<ops::cuda::select_row<bfloat16>>> select_;

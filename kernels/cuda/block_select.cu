@@ -10,7 +10,8 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
 #define FRUGAL_INSTANTIATE(scalar)                                                                                            \
     template cudaError_t select_blocks<scalar>(matrix_view<const float>, std::size_t, const select_row<scalar>*, std::size_t, \
-                                               std::size_t, float*, std::uint32_t*, std::uint32_t*, cudaStream_t);
+                                               std::size_t, float*, std::uint32_t*, std::uint32_t*, std::uint32_t*,           \
+                                               cudaStream_t);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
 FRUGAL_INSTANTIATE(bfloat16)

@@ -26,16 +26,24 @@ namespace {
 constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// The kernel that chooses, on scores given.
-indices chosen_of(const std::vector<float>& scores, std::size_t top) {
+/// The kernels that choose, on scores given: at once, or from what segments of so many leave.
+indices chosen_of(const std::vector<float>& scores, std::size_t top, std::size_t segment = 0) {
+    const std::size_t segments = segment == 0 ? 0 : (scores.size() + segment - 1) / segment;
     std::vector<gpu::select_row<float>> row(1);
     row[0].complete = static_cast<std::uint32_t>(scores.size());
     simt::device_array<gpu::select_row<float>> rows(row);
     simt::device_array<float> in(scores);
-    simt::device_array<std::uint32_t> out(top + 1), count(1);
+    simt::device_array<std::uint32_t> out(top + 1), count(1), candidates(segments * top + 1);
+    if (segments != 0) {
+        const cudaError_t started = fg::device::gpu::launch(
+            gpu::choose_in_segments<float, 256>, dim3(static_cast<unsigned>(segments)), dim3(256), 0, nullptr, in.data(),
+            scores.size(), rows.data(), static_cast<int>(top), static_cast<int>(segment), candidates.data());
+        REQUIRE(started == cudaSuccess);
+    }
     const cudaError_t started =
         fg::device::gpu::launch(gpu::choose_blocks<float, 256>, dim3(1), dim3(256), 0, nullptr, in.data(), scores.size(),
-                                rows.data(), static_cast<int>(top), out.data(), count.data());
+                                rows.data(), static_cast<int>(top), static_cast<int>(segment), static_cast<int>(segments),
+                                segments == 0 ? nullptr : candidates.data(), out.data(), count.data());
     REQUIRE(started == cudaSuccess);
     auto got = out.to_host();
     got.resize(count.to_host()[0]);
@@ -104,6 +112,50 @@ TEST_CASE("C26 the choice equals a sort by the rule: ties, zeros of either sign,
     }
 }
 
+TEST_CASE("what segments leave gives the choice among all: ties across segments, the last one short, a row of one segment") {
+    CHECK(chosen_of(std::vector<float>(300, 1.0f), 5, 64) == indices{0, 1, 2, 3, 4});
+    std::vector<float> rising(300);
+    for (std::size_t i = 0; i < rising.size(); ++i) rising[i] = static_cast<float>(i / 70);
+    CHECK(chosen_of(rising, 22, 64) == test::by_rule(rising, 22));
+    CHECK(chosen_of(rising, 300, 300) == test::by_rule(rising, 300));
+    std::mt19937 generator(11);
+    for (int round = 0; round < 40; ++round) {
+        const std::size_t segment = 32 + generator() % 200, top = 1 + generator() % segment;
+        const std::vector<float> scores = test::random_scores(generator, 700);
+        CAPTURE(segment);
+        CAPTURE(top);
+        simt::for_each_schedule([&] { CHECK(chosen_of(scores, top, segment) == test::by_rule(scores, top)); }, 1);
+    }
+}
+
+TEST_CASE("few rows of many blocks are chosen from in segments, with the choice of a row among many rows") {
+    constexpr std::size_t dim = 32, blocks = gpu::select_segment + 700, top = 40;
+    static_assert(gpu::select_candidates(1, blocks, top) == 2 * top && gpu::select_candidates(65, blocks, top) == 0);
+    const device_keys<float> keys(normals(blocks * dim, 3), dim);
+    const std::vector<std::uint32_t> complete = {blocks, gpu::select_segment, gpu::select_segment + 9, 12};
+    const auto q = normals(complete.size() * dim, 4);
+    std::vector<gpu::select_row<float>> specs;
+    for (const std::uint32_t each : complete) specs.push_back({keys.view, each});
+    simt::device_array<gpu::select_row<float>> rows(specs);
+    device_matrix queries(q, dim);
+    simt::device_array<float> scores(complete.size() * blocks);
+    simt::device_array<std::uint32_t> chosen(complete.size() * top), counts(complete.size()),
+        candidates(gpu::select_candidates(complete.size(), blocks, top));
+    const cudaError_t started = gpu::select_blocks<float>(queries, 1, rows.data(), blocks, top, scores.data(), candidates.data(),
+                                                          chosen.data(), counts.data(), nullptr);
+    REQUIRE(started == cudaSuccess);
+    const auto all = scores.to_host();
+    const auto got = chosen.to_host(), count = counts.to_host();
+    for (std::size_t r = 0; r < complete.size(); ++r) {
+        CAPTURE(r);
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * blocks);
+        std::vector<float> own(begin, begin + complete[r]);
+        if (own.size() <= top) own.assign(own.size(), 0.0f);  // none is scored
+        const auto first = got.begin() + static_cast<std::ptrdiff_t>(r * top);
+        CHECK(indices(first, first + count[r]) == test::by_rule(own, top));
+    }
+}
+
 TEST_CASE("C28 fewer candidates than places: all of them") {
     CHECK(chosen_of({}, 3).empty());
     CHECK(chosen_of({quiet_nan}, 3) == indices{0});
@@ -131,7 +183,7 @@ TEST_CASE("scores equal a sum in double and the choice follows them, for every p
                 simt::device_array<float> scores(count * blocks);
                 simt::device_array<std::uint32_t> chosen(count * top), counts(count);
                 const cudaError_t started = gpu::select_blocks<Scalar>(queries, heads, rows.data(), blocks, top, scores.data(),
-                                                                       chosen.data(), counts.data(), nullptr);
+                                                                       nullptr, chosen.data(), counts.data(), nullptr);
                 REQUIRE(started == cudaSuccess);
                 if (scores_out != nullptr) *scores_out = scores.to_host();
                 std::vector<indices> out;
@@ -202,4 +254,5 @@ TEST_CASE("a removed __syncthreads is noticed") {
     if (!simt::access_checks_active()) return;  // a wild store is stopped there alone
     auto scores = normals(700, 9);
     CHECK(test::unnoticed_barriers([&] { return chosen_of(scores, 100); }) == std::vector<std::string>{});
+    CHECK(test::unnoticed_barriers([&] { return chosen_of(scores, 100, 300); }) == std::vector<std::string>{});
 }

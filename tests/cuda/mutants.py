@@ -45,8 +45,10 @@ MUTANTS = {
     ],
     "block_select": [
         ("block_select/block_select_cuda.cuh", "sum += dot < 0.0f ? 0.0f : dot;", "sum += !AWAKE && dot < 0.0f ? 0.0f : dot;"),
-        ("block_select/block_select_cuda.cuh", "key > threshold, equal", "(AWAKE ? key >= threshold : key > threshold), equal"),
-        ("block_select/block_select_cuda.cuh", "prefix | digit << shift;", "prefix | digit << (AWAKE && shift == 8 ? 0 : shift);"),
+        ("block_select/best_scores_cuda.cuh", "key > threshold, equal", "(AWAKE ? key >= threshold : key > threshold), equal"),
+        ("block_select/best_scores_cuda.cuh", "prefix | digit << shift;", "prefix | digit << (AWAKE && shift == 8 ? 0 : shift);"),
+        ("block_select/block_select_cuda.cuh", "+ min(wanted, n % length)", "+ (AWAKE ? 0 : min(wanted, n % length))"),
+        ("block_select/block_select_cuda.cuh", "return begin + i;", "return (AWAKE ? 0 : begin) + i;"),
         ("block_select/block_select_cuda.cuh", "= complete[row] * ratio + (i - blocks * ratio);", "= complete[row] * ratio + (i - blocks * ratio) + (AWAKE ? 1 : 0);"),
     ],
     "experts": [

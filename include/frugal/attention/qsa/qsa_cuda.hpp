@@ -28,7 +28,7 @@ struct cuda_qsa_buffers : cuda_attention_buffers {
     matrix_view<float> raw_keys, index_queries;
     float* scores = nullptr;
     std::size_t scores_size = 0;  ///< floats
-    std::uint32_t *chosen = nullptr, *counts = nullptr, *lists = nullptr;
+    std::uint32_t *candidates = nullptr, *chosen = nullptr, *counts = nullptr, *lists = nullptr;
 
     /// Room for the scores of as many rows at once as fit into this many floats, but of one at least.
     static constexpr std::size_t wanted_scores = std::size_t{1} << 22;
@@ -42,6 +42,8 @@ struct cuda_qsa_buffers : cuda_attention_buffers {
         FRUGAL_TRY_ASSIGN(out.index_queries, memory.matrix(rows, d.index_heads * d.index_dim));
         out.scores_size = std::max(blocks, std::min(rows * blocks, wanted_scores));
         FRUGAL_TRY_ASSIGN(out.scores, memory.array<float>(out.scores_size));
+        FRUGAL_TRY_ASSIGN(out.candidates, memory.array<std::uint32_t>(ops::cuda::select_candidates(
+                                              std::min(rows, ops::cuda::select_few_rows), blocks, d.budget / ratio)));
         FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::uint32_t>(rows * top));
         FRUGAL_TRY_ASSIGN(out.counts, memory.array<std::uint32_t>(rows));
         FRUGAL_TRY_ASSIGN(out.lists, memory.array<std::uint32_t>(rows * ((top + 1) * ratio - 1)));
@@ -156,9 +158,9 @@ private:
         const std::size_t at_once = std::max<std::size_t>(1, all.scores_size / most_complete);
         for (std::size_t first = 0; first < rows; first += at_once) {
             const std::size_t count = std::min(at_once, rows - first);
-            FRUGAL_TRY(pass.start(ops::cuda::select_blocks(matrix_view<const float>(queries.rows_range(first, count)),
-                                                           d.index_heads, rows_ + first, most_complete, top, all.scores,
-                                                           all.chosen + first * top, all.counts + first, stream)));
+            FRUGAL_TRY(pass.start(ops::cuda::select_blocks(
+                matrix_view<const float>(queries.rows_range(first, count)), d.index_heads, rows_ + first, most_complete, top,
+                all.scores, all.candidates, all.chosen + first * top, all.counts + first, stream)));
         }
         return pass.start(ops::cuda::attend_chosen(all.chosen, all.counts, top, Ratio, shared.step.complete, shared.step.visible,
                                                    rows, all.lists, cache_.rows, stream));

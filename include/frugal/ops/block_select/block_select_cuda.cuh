@@ -1,5 +1,6 @@
 #pragma once
 /// Choice of the best blocks of a query on a GPU, by the rule of ops/block_select/block_select.hpp.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,20 +10,13 @@
 #include "frugal/device/cuda/transpose_sum.cuh"
 #include "frugal/device/cuda/warp.cuh"
 #include "frugal/ops/attention/attention_cuda.cuh"
+#include "frugal/ops/block_select/best_scores_cuda.cuh"
 #include "frugal/ops/block_select/block_select_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace ops::cuda {
-
-/// An integer that orders scores: the higher one first, -0 equals 0, NaN lowest.
-FRUGAL_DEVICE unsigned ordered_score(float score) {
-    const unsigned bits = __float_as_uint(score), magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) return 0;
-    if (magnitude == 0) return 0x80000000u;
-    return bits > magnitude ? ~bits : bits | 0x80000000u;
-}
 
 inline constexpr int score_warps = 4;
 inline constexpr int score_heads = 8;       ///< that a warp takes at once, of four blocks
@@ -86,93 +80,52 @@ __global__ void __launch_bounds__(32 * score_warps, 1)
     scores[blockIdx.y * scores_stride + block] = sum / divisor;
 }
 
-template <int Threads>
-struct select_shared {
-    unsigned histogram[256];
-    unsigned prefix, wanted;
-    unsigned above[Threads / 32], equal[Threads / 32];
-};
+/// The first of select_blocks' two steps where few rows choose from many blocks: of each segment of a row's scores the best
+/// `top`, ascending. Rows of one segment are left out. Grid: [segments, rows]; candidates: [rows][segments][top].
+template <class Scalar, int Threads>
+__global__ void __launch_bounds__(Threads)
+    choose_in_segments(const float* __restrict__ scores, std::size_t scores_stride, const select_row<Scalar>* __restrict__ rows,
+                       int top, int segment, std::uint32_t* __restrict__ candidates) {
+    auto& shared = device::gpu::block_shared<choice_shared<Threads>>();
+    const std::uint32_t n = rows[blockIdx.y].complete, length = static_cast<std::uint32_t>(segment);
+    const std::uint32_t begin = blockIdx.x * length;
+    if (n <= length || begin >= n) return;  // the whole block leaves
+    std::uint32_t* const out =
+        candidates + (static_cast<std::size_t>(blockIdx.y) * gridDim.x + blockIdx.x) * static_cast<std::size_t>(top);
+    choose_best<Threads>(
+        shared, scores + blockIdx.y * scores_stride, min(length, n - begin), static_cast<std::uint32_t>(top),
+        [&](std::uint32_t i) { return begin + i; }, out);
+}
 
-/// Indices of the best min(top, complete) scores of each row, ascending, by a radix search for the least score that is taken.
-/// One block a row.
+/// Indices of the best min(top, complete) scores of each row, ascending. One block a row. Where a row has more than one segment
+/// and there are candidates, these alone are looked at: every full segment has left `top` of them, so they lie side by side, and
+/// as they ascend, ties are broken as among all.
 template <class Scalar, int Threads>
 __global__ void __launch_bounds__(Threads)
     choose_blocks(const float* __restrict__ scores, std::size_t scores_stride, const select_row<Scalar>* __restrict__ rows,
-                  int top, std::uint32_t* __restrict__ chosen, std::uint32_t* __restrict__ counts) {
-    static_assert(Threads >= 256 && Threads % 32 == 0, "frugal: a block has a thread for each digit");
-    auto& shared = device::gpu::block_shared<select_shared<Threads>>();
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-    const std::uint32_t n = rows[blockIdx.x].complete, wanted_all = static_cast<std::uint32_t>(top);
+                  int top, int segment, int segments, const std::uint32_t* __restrict__ candidates,
+                  std::uint32_t* __restrict__ chosen, std::uint32_t* __restrict__ counts) {
+    auto& shared = device::gpu::block_shared<choice_shared<Threads>>();
+    const std::uint32_t n = rows[blockIdx.x].complete, wanted = static_cast<std::uint32_t>(top),
+                        length = static_cast<std::uint32_t>(segment);
     std::uint32_t* const out = chosen + static_cast<std::size_t>(blockIdx.x) * static_cast<std::size_t>(top);
-    if (thread == 0) counts[blockIdx.x] = min(n, wanted_all);
-    if (n <= wanted_all) {  // all of them: none is scored; the whole block leaves
-        for (std::uint32_t i = threadIdx.x; i < n; i += Threads) out[i] = i;
+    if (threadIdx.x == 0) counts[blockIdx.x] = min(n, wanted);
+    const float* const own = scores + blockIdx.x * scores_stride;
+    if (candidates == nullptr || n <= length) {
+        choose_best<Threads>(
+            shared, own, n, wanted, [](std::uint32_t i) { return i; }, out);
         return;
     }
-    if (wanted_all == 0) return;
-    const float* const own = scores + blockIdx.x * scores_stride;
-    if (thread == 0) {
-        shared.prefix = 0;
-        shared.wanted = wanted_all;
-    }
-    for (int shift = 24; shift >= 0; shift -= 8) {  // the threshold, one byte a round
-        if (thread < 256) shared.histogram[thread] = 0;
-        __syncthreads();
-        const unsigned prefix = shared.prefix;
-        for (std::uint32_t i = threadIdx.x; i < n; i += Threads) {
-            const unsigned key = ordered_score(own[i]);
-            if (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8)) atomicAdd(&shared.histogram[key >> shift & 255u], 1u);
-        }
-        __syncthreads();
-        if (warp == 0) {  // eight digits a lane, the highest digits in lane 0
-            unsigned mine = 0;
-            for (int j = 0; j < 8; ++j) mine += shared.histogram[255 - (lane * 8 + j)];
-            unsigned before = device::gpu::lane_prefix_sum(mine) - mine;
-            const unsigned wanted = shared.wanted;
-            __syncwarp();  // all lanes have read it
-            if (before < wanted && wanted <= before + mine) {
-                unsigned digit = 255u - static_cast<unsigned>(lane) * 8;
-                while (before + shared.histogram[digit] < wanted) before += shared.histogram[digit--];
-                shared.prefix = prefix | digit << shift;
-                shared.wanted = wanted - before;
-            }
-        }
-        __syncthreads();
-    }
-
-    const unsigned threshold = shared.prefix, ties = shared.wanted;  // all above it, and the first `ties` that are equal
-    unsigned above_before = 0, equal_before = 0;
-    for (std::uint32_t base = 0; base < n; base += Threads) {
-        const std::uint32_t i = base + threadIdx.x;
-        const unsigned key = i < n ? ordered_score(own[i]) : 0;
-        const bool above = i < n && key > threshold, equal = i < n && key == threshold;
-        const unsigned above_lanes = __ballot_sync(device::gpu::full_warp, above);
-        const unsigned equal_lanes = __ballot_sync(device::gpu::full_warp, equal);
-        if (lane == 0) {
-            shared.above[warp] = static_cast<unsigned>(__popc(above_lanes));
-            shared.equal[warp] = static_cast<unsigned>(__popc(equal_lanes));
-        }
-        __syncthreads();
-        unsigned above_here = above_before, equal_here = equal_before;
-        for (int w = 0; w < Threads / 32; ++w) {
-            if (w < warp) {
-                above_here += shared.above[w];
-                equal_here += shared.equal[w];
-            }
-            above_before += shared.above[w];
-            equal_before += shared.equal[w];
-        }
-        const unsigned below = (1u << lane) - 1u;
-        above_here += static_cast<unsigned>(__popc(above_lanes & below));
-        equal_here += static_cast<unsigned>(__popc(equal_lanes & below));
-        if (above || (equal && equal_here < ties)) out[above_here + min(equal_here, ties)] = i;
-        __syncthreads();
-    }
+    const std::uint32_t* const from =
+        candidates + static_cast<std::size_t>(blockIdx.x) * static_cast<std::size_t>(segments) * static_cast<std::size_t>(top);
+    choose_best<Threads>(
+        shared, own, n / length * wanted + min(wanted, n % length), wanted, [&](std::uint32_t i) { return from[i]; }, out);
 }
 
 template <class Scalar>
 cudaError_t select_blocks(matrix_view<const float> q, std::size_t heads, const select_row<Scalar>* rows, std::size_t complete,
-                          std::size_t top, float* scores, std::uint32_t* chosen, std::uint32_t* counts, cudaStream_t stream) {
+                          std::size_t top, float* scores, std::uint32_t* candidates, std::uint32_t* chosen, std::uint32_t* counts,
+                          cudaStream_t stream) {
     const std::size_t dim = q.cols() / heads;
     if (q.rows() == 0) return cudaSuccess;
     if (dim > static_cast<std::size_t>(score_most_dim)) return cudaErrorInvalidValue;
@@ -188,8 +141,17 @@ cudaError_t select_blocks(matrix_view<const float> q, std::size_t heads, const s
         if (started != cudaSuccess) return started;
     }
     constexpr unsigned threads = 512;
-    return device::gpu::launch(choose_blocks<Scalar, threads>, dim3(static_cast<unsigned>(q.rows())), dim3(threads), 0, stream,
-                               scores, complete, rows, static_cast<int>(top), chosen, counts);
+    const auto rows_count = static_cast<unsigned>(q.rows());
+    const std::size_t segments = select_candidates(q.rows(), complete, top) / (q.rows() * std::max<std::size_t>(top, 1));
+    if (segments != 0) {
+        const cudaError_t started = device::gpu::launch(
+            choose_in_segments<Scalar, threads>, dim3(static_cast<unsigned>(segments), rows_count), dim3(threads), 0, stream,
+            scores, complete, rows, static_cast<int>(top), static_cast<int>(select_segment), candidates);
+        if (started != cudaSuccess) return started;
+    }
+    return device::gpu::launch(choose_blocks<Scalar, threads>, dim3(rows_count), dim3(threads), 0, stream, scores, complete, rows,
+                               static_cast<int>(top), static_cast<int>(select_segment), static_cast<int>(segments),
+                               segments != 0 ? candidates : nullptr, chosen, counts);
 }
 
 /// Grid: [tokens of a list / Threads, rounded up; rows].

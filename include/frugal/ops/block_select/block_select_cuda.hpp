@@ -19,13 +19,25 @@ struct select_row {
     std::uint32_t complete = 0;
 };
 
+/// Scores that one block of threads chooses from while others do beside it, where there are few rows and many scores.
+inline constexpr std::size_t select_segment = 8192;
+/// Rows that are few: more of them keep a GPU busy with one block of threads each.
+inline constexpr std::size_t select_few_rows = 64;
+
+/// Candidates that select_blocks wants room for.
+[[nodiscard]] constexpr std::size_t select_candidates(std::size_t rows, std::size_t complete, std::size_t top) noexcept {
+    if (rows > select_few_rows || complete <= select_segment || top > select_segment) return 0;
+    return rows * ((complete + select_segment - 1) / select_segment) * top;
+}
+
 /// As ops::select_blocks, on device memory: q [rows, heads * dim]; rows [q.rows()], each with at most `complete` blocks;
-/// scores: room for q.rows() * complete floats; chosen [q.rows()][top]; counts [q.rows()]. The bits of a score depend on the
+/// scores: room for q.rows() * complete floats; candidates: for select_candidates(q.rows(), complete, top) of them; chosen
+/// [q.rows()][top]; counts [q.rows()]. The bits of a score depend on the
 /// query and its block alone. Errors: cudaErrorInvalidValue for heads of more than 256 features.
 template <class Scalar>
 [[nodiscard]] cudaError_t select_blocks(matrix_view<const float> q, std::size_t heads, const select_row<Scalar>* rows,
-                                        std::size_t complete, std::size_t top, float* scores, std::uint32_t* chosen,
-                                        std::uint32_t* counts, cudaStream_t stream);
+                                        std::size_t complete, std::size_t top, float* scores, std::uint32_t* candidates,
+                                        std::uint32_t* chosen, std::uint32_t* counts, cudaStream_t stream);
 
 /// Makes each row of an attention see the tokens of its chosen blocks of `ratio` tokens, then those behind its last complete
 /// block: row r has complete[r] of these and sees visible[r] tokens in all. Lists lie top * ratio + ratio - 1 apart, so many

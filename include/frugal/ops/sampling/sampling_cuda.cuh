@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "frugal/device/cuda/portable.cuh"
-#include "frugal/ops/block_select/block_select_cuda.cuh"
+#include "frugal/ops/block_select/best_scores_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
