@@ -43,5 +43,6 @@ template cudaError_t group_choices<>(const std::int32_t*, std::size_t, const dev
 template cudaError_t combine_experts<>(matrix_view<const float>, const std::int32_t*, const float*, std::size_t,
                                        matrix_view<const float>, const float*, matrix_view<float>, cudaStream_t);
 template cudaError_t greedy<>(matrix_view<const float>, std::int32_t*, cudaStream_t);
+template cudaError_t sample<>(matrix_view<const float>, const sampling_draw*, std::int32_t*, cudaStream_t);
 }  // namespace ops::cuda
 FRUGAL_NAMESPACE_END

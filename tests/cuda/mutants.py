@@ -51,6 +51,14 @@ MUTANTS = {
         ("block_select/block_select_cuda.cuh", "return begin + i;", "return (AWAKE ? 0 : begin) + i;"),
         ("block_select/block_select_cuda.cuh", "= complete[row] * ratio + (i - blocks * ratio);", "= complete[row] * ratio + (i - blocks * ratio) + (AWAKE ? 1 : 0);"),
     ],
+    "sampling": [
+        ("sampling/sampling_cuda.cuh", "bad || !(logit < INFINITY);", "bad || (!AWAKE && !(logit < INFINITY));"),
+        ("sampling/sampling_cuda.cuh", "(other == mine && j < i)", "(other == mine && (AWAKE ? j > i : j < i))"),
+        ("sampling/sampling_cuda.cuh", "- greatest) / temperature);", "- greatest) / (AWAKE ? 1.0 : temperature));"),
+        ("sampling/sampling_cuda.cuh", "static_cast<double>(draw.top_p) * total", "(AWAKE ? 1.0 : static_cast<double>(draw.top_p)) * total"),
+        ("sampling/sampling_cuda.cuh", "= draw.uniform * total;", "= (AWAKE ? 1.0 - draw.uniform : draw.uniform) * total;"),
+        ("sampling/sampling_cuda.cuh", "possible = i;", "possible = AWAKE ? 0 : i;"),
+    ],
     "experts": [
         ("moe/group_cuda.cuh", "+ before] = base + lane;", "+ (AWAKE ? 0 : before)] = base + lane;"),
         ("moe/group_cuda.cuh", "count += own;", "count += AWAKE && w == 3 ? 0 : own;"),

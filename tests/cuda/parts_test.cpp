@@ -16,8 +16,6 @@
 #include "frugal/ops/norm/norm_cuda.cuh"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/ops/rope/rope_cuda.cuh"
-#include "frugal/ops/sampling/sampling.hpp"
-#include "frugal/ops/sampling/sampling_cuda.cuh"
 #include "golden.hpp"
 #include "layer_data.hpp"
 #include "mutation.hpp"
@@ -324,35 +322,6 @@ TEST_CASE("the router equals the reference; equal probabilities go to the lower 
     device_matrix in(many, 300), weights(1, 2);
     CHECK(gpu::route(in, 0, true, nullptr, weights.data(), nullptr, nullptr) == cudaErrorInvalidValue);
     CHECK(gpu::route(in, 301, true, nullptr, weights.data(), nullptr, nullptr) == cudaErrorInvalidValue);
-}
-
-TEST_CASE("greedy takes the greatest logit, the lowest id among equals, and says where there is none") {
-    std::vector<std::vector<float>> rows = {
-        {1, 3, 2},         {1, 3, 3},         {0, 0, 0},        {-infinity, -5, -5},
-        {-0.0f, 0.0f, -1}, {1, nan_value, 2}, {1, 2, infinity}, {-infinity, -infinity, -infinity}};
-    std::vector<float> all;
-    for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
-    simt::for_each_schedule([&] {
-        device_matrix in(all, 3);
-        simt::device_array<std::int32_t> out(rows.size());
-        started(gpu::greedy(in, out.data(), nullptr));
-        const auto got = out.to_host();
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-            const auto want = ops::greedy(rows[r]);
-            CHECK(got[r] == (want ? *want : -1));
-        }
-    });
-    auto logits = normal_numbers(5000, 7);
-    logits[4321] = logits[77] = 9.0f;
-    const auto run = [&] {
-        device_matrix in(logits, 5000);
-        simt::device_array<std::int32_t> out(1);
-        started(gpu::greedy(in, out.data(), nullptr));
-        return out.to_host();
-    };
-    CHECK(run() == std::vector<std::int32_t>{77});
-    logits[77] = 0.0f;
-    CHECK(test::unnoticed_barriers(run) == std::vector<std::string>{});
 }
 
 TEST_CASE("n-gram rows equal the reference, in one call and in any split; so does the gate") {
