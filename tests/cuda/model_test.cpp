@@ -127,6 +127,19 @@ TEST_CASE("out of memory while it is created leaves nothing allocated, and the d
     }
     CHECK(refusals > 5);
     simt::reset_runtime();
+    {
+        const auto made = create();
+        REQUIRE(made.has_value());
+        simt::device().memory = made->bytes() - 1;
+    }
+    const auto too_small = create();
+    CHECK(too_small.error().code == errc::out_of_memory);
+    CHECK(names(too_small.error(), "cudaErrorMemoryAllocation"));
+    CHECK(simt::runtime().allocations == 0);
+    CHECK(simt::runtime().pinned == 0);
+    ++simt::device().memory;  // all of it: nothing else stays allocated on the device
+    CHECK(create().has_value());
+    simt::reset_runtime();
     for (const auto& failing :
          {std::pair{"cudaMallocHost", errc::out_of_memory}, std::pair{"cudaGraphInstantiate", errc::device_failed},
           std::pair{"launch", errc::device_failed}}) {

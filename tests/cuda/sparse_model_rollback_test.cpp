@@ -13,11 +13,11 @@ TEST_CASE("QSA alone forgets tokens up to the border of any block, and into thos
     const machine guard;
     const golden_case<model::qwen4exp<4>> model("models/qwen4_exp");
     auto dev = must(gpu::open(0));
-    auto m = attention_alone(model, dev, {.max_tokens = 64, .batch_tokens = 2, .logit_rows = 64, .checkpoints = 5});
+    auto m = attention_alone(model, dev, {.max_tokens = 64, .batch_tokens = 2, .logit_rows = 64, .checkpoints = 6});
     const auto all = model.first(26);
-    const auto want = run(m, dev, all, {26});  // raw keys of the newest 9 tokens are kept: 17 … 25
-    for (std::size_t left = 0; left <= 26; ++left) CHECK(m.can_rollback(26 - left) == (left % 4 == 0 || left >= 20));
-    CHECK(m.rollback(dev, 7).error().code == errc::cannot_rollback);
+    const auto want = run(m, dev, all, {26});  // raw keys of the newest 10 tokens are kept: 16 … 25
+    for (std::size_t left = 0; left <= 26; ++left) CHECK(m.can_rollback(26 - left) == (left % 4 == 0 || left >= 16));
+    CHECK(m.rollback(dev, 11).error().code == errc::cannot_rollback);
     must(m.rollback(dev, 5));
     (void)run(m, dev, others(all.subspan(21, 2), model.width), {2});  // in the block 20 … 23
     must(m.rollback(dev, 2));
