@@ -87,6 +87,44 @@ TEST_CASE("the likeliest token is chosen on the device: 4 bytes come down") {
     CHECK(simt::runtime().recordings == before.recordings);
 }
 
+TEST_CASE("a token is drawn on the device, as the host draws it from the same logits: 24 bytes more go up") {
+    const machine guard;
+    const auto& model = dense();
+    auto dev = must(gpu::open(0));
+    auto m = model.create(dev, {.max_tokens = 64, .recorded_tokens = 64}), beside = model.create(dev, {.max_tokens = 64});
+    const ops::sampling_options how{.temperature = 1.3f, .top_k = 20, .top_p = 0.9f, .seed = 4};
+    auto on_device = must(ops::sampler::create(how)), on_host = must(ops::sampler::create(how));
+    std::vector<float> row(model.width);
+    std::vector<std::int32_t> got, want;
+    std::int32_t newest = 0;
+    simt::runtime_report before;
+    for (int i = 0; i < 8; ++i) {
+        const auto next = i == 0 ? model.first(3) : std::span<const std::int32_t>(&newest, 1);
+        must(beside.step(dev, next, {row.data(), 1, model.width}));
+        want.push_back(static_cast<std::int32_t>(must(on_host.sample(row))));
+        before = simt::runtime();
+        got.push_back(must(m.step_sample(dev, next, on_device)));
+        newest = want.back();
+    }
+    const std::span<const std::int32_t> next(&newest, 1);
+    CHECK(got == want);
+    CHECK(on_device.random().state() == on_host.random().state());
+    const auto after = simt::runtime();
+    CHECK(after.bytes_to_device == before.bytes_to_device + 16 + 24);
+    CHECK(after.bytes_to_host == before.bytes_to_host + 4);
+    CHECK(after.graph_launches == before.graph_launches + 1);
+    CHECK(after.allocation_calls == before.allocation_calls);
+    // What is refused draws nothing.
+    const auto state = on_device.random().state();
+    CHECK(m.step_sample(dev, {}, on_device).error().code == errc::invalid_argument);
+    CHECK(on_device.random().state() == state);
+    auto all = must(ops::sampler::create({.temperature = 1.0f}));
+    CHECK(m.step_sample(dev, next, all).error().code == errc::unsupported);
+    auto likeliest = must(ops::sampler::create({.temperature = 0.0f}));
+    must(beside.step(dev, next, {row.data(), 1, model.width}));
+    CHECK(must(m.step_sample(dev, next, likeliest)) == must(ops::greedy(row)));
+}
+
 TEST_CASE("what a sequence cannot take is refused, and changes nothing") {
     const machine guard;
     const auto& model = dense();

@@ -29,6 +29,7 @@
 #include "frugal/ops/embedding/image_rows_cuda.hpp"
 #include "frugal/ops/norm/norm_cuda.hpp"
 #include "frugal/ops/rope/rope_cuda.hpp"
+#include "frugal/ops/sampling/sampling.hpp"
 #include "frugal/ops/sampling/sampling_cuda.hpp"
 #include "frugal/policies.hpp"
 #include "frugal/tensor/bytes.hpp"
@@ -103,12 +104,23 @@ public:
     /// hold a NaN or an infinity).
     [[nodiscard]] result<std::int32_t> step_greedy(device_type& dev, std::span<const std::int32_t> tokens,
                                                    std::span<const ops::rope_position> positions = {}) {
-        FRUGAL_TRY(check(dev, tokens, positions));
-        if (tokens.empty()) return fail(errc::invalid_argument, "there is no next token of no tokens");
-        std::int32_t chosen = -1;
-        FRUGAL_TRY(run(dev, tokens, positions, 1, outcome::token,
-                       [&](std::size_t, std::size_t) { chosen = *buffers_.results.template as<std::int32_t>(); }));
-        if (chosen < 0) return fail(errc::not_finite, "the logits of token ", length_ - 1, " are not finite");
+        return choose(dev, tokens, positions, outcome::token);
+    }
+    /// Appends tokens and returns the next one, as `by` draws it from the logits; only the token comes down. Errors: as
+    /// step_greedy(), unsupported (a draw between all tokens, or more than ops::cuda::sample_most: take the logits and draw from
+    /// them); `by` has drawn nothing then.
+    [[nodiscard]] result<std::int32_t> step_sample(device_type& dev, std::span<const std::int32_t> tokens, ops::sampler& by,
+                                                   std::span<const ops::rope_position> positions = {}) {
+        const ops::sampling_options& how = by.options();
+        if (how.temperature == 0) return step_greedy(dev, tokens, positions);
+        if (how.top_k == 0 || how.top_k > ops::cuda::sample_most)
+            return fail(errc::unsupported, "a draw with a top-k of ", how.top_k, " on a GPU; from 1 to ", ops::cuda::sample_most,
+                        ", or take the logits and draw from them");
+        const std::uint64_t before = by.random().state();
+        *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {by.random().uniform(), how.temperature, how.top_p,
+                                                                           static_cast<std::uint32_t>(how.top_k)};
+        auto chosen = choose(dev, tokens, positions, outcome::drawn);
+        if (!chosen) by.random().set_state(before);
         return chosen;
     }
 
@@ -208,7 +220,7 @@ private:
     using layers_type = cuda_decoder_layers<types>;
     using buffers_type = cuda_decoder_buffers<types>;
     using pass_type = typename buffers_type::pass_type;
-    enum class outcome : std::uint8_t { logits, token };
+    enum class outcome : std::uint8_t { logits, token, drawn };
 
     struct recorded_step {
         device::gpu::graph graph;
@@ -239,10 +251,13 @@ private:
         bytes_ = memory_.bytes() + layers_.image_bytes();
         // Every kernel runs once: a driver loads a kernel when it first starts, which a recording must not see.
         *buffers_.described.template as<ops::cuda::step_token>() = {};
-        FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1), newest(1)));
+        *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {};
+        for (const outcome wanted : {outcome::token, outcome::drawn})
+            FRUGAL_TRY(queue_step(dev, 1, 1, wanted, bound_for(1), newest(1)));
         FRUGAL_TRY(zero_states());
         FRUGAL_TRY(dev.queue().synchronize());
-        for (const outcome wanted : {outcome::logits, outcome::token}) FRUGAL_TRY(record(dev, wanted, bound_for(1)));
+        for (const outcome wanted : {outcome::logits, outcome::token, outcome::drawn})
+            FRUGAL_TRY(record(dev, wanted, bound_for(1)));
         return {};
     }
 
@@ -269,6 +284,18 @@ private:
             if (token < 0 || static_cast<std::size_t>(token) >= config_.vocabulary)
                 return fail(errc::invalid_argument, "token ", token, " is not in the vocabulary of ", config_.vocabulary);
         return {};
+    }
+
+    /// Appends tokens and returns what is chosen after them.
+    [[nodiscard]] result<std::int32_t> choose(device_type& dev, std::span<const std::int32_t> tokens,
+                                              std::span<const ops::rope_position> positions, outcome what) {
+        FRUGAL_TRY(check(dev, tokens, positions));
+        if (tokens.empty()) return fail(errc::invalid_argument, "there is no next token of no tokens");
+        std::int32_t chosen = -1;
+        FRUGAL_TRY(run(dev, tokens, positions, 1, what,
+                       [&](std::size_t, std::size_t) { chosen = *buffers_.results.template as<std::int32_t>(); }));
+        if (chosen < 0) return fail(errc::not_finite, "the logits of token ", length_ - 1, " are not finite");
+        return chosen;
     }
 
     /// Appends tokens, some at a time. `take(first, count)` is called when rows first … of the wanted ones are among the results.
@@ -390,7 +417,13 @@ private:
         auto* const down = buffers_.results.template as<std::byte>();
         if (what == outcome::logits)
             return dev.queue().download(down, logits.data(), wanted * config_.vocabulary * sizeof(float));
-        FRUGAL_TRY(pass.start(ops::cuda::greedy(logits.rows_range(wanted - 1, 1), buffers_.chosen, stream)));
+        const matrix_view<const float> newest_logits = logits.rows_range(wanted - 1, 1);
+        if (what == outcome::token) {
+            FRUGAL_TRY(pass.start(ops::cuda::greedy(newest_logits, buffers_.chosen, stream)));
+        } else {
+            FRUGAL_TRY(dev.queue().upload(buffers_.how, buffers_.how_described.template as<std::byte>(), sizeof(*buffers_.how)));
+            FRUGAL_TRY(pass.start(ops::cuda::sample(newest_logits, buffers_.how, buffers_.chosen, stream)));
+        }
         return dev.queue().download(down, buffers_.chosen, sizeof(*buffers_.chosen));
     }
 
@@ -461,7 +494,7 @@ private:
     device::gpu::room memory_;
     layers_type layers_;
     buffers_type buffers_;
-    recorded_step recorded_[2];
+    recorded_step recorded_[3];  ///< one an outcome
 };
 
 }  // namespace model

@@ -17,6 +17,7 @@
 #include "frugal/ops/attention/step_cuda.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/ops/rope/rope_cuda.hpp"
+#include "frugal/ops/sampling/sampling_cuda.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -30,7 +31,7 @@ struct cuda_decoder_buffers {
     using pass_type = device::gpu::pass<device_type>;
     using attention_layer = typename Types::attention_layer;
 
-    device::gpu::pinned_memory described, results, first_bad;  ///< on the host: what goes up, what comes down
+    device::gpu::pinned_memory described, how_described, results, first_bad;  ///< on the host: what goes up, what comes down
     std::optional<pass_type> pass;
     ops::cuda::step_token* tokens = nullptr;  ///< as described
     ops::cuda::step_rows step;
@@ -38,6 +39,7 @@ struct cuda_decoder_buffers {
     ops::cuda::rope_frequencies rope;
     float *angles = nullptr, *block_angles = nullptr;
     matrix_view<float> stream, mixed, branch, logits;
+    ops::cuda::sampling_draw* how = nullptr;  ///< as described
     std::int32_t* chosen = nullptr;
     attention::cuda_gdn_buffers gdn;
     typename attention_layer::buffers attention;
@@ -60,6 +62,7 @@ struct cuda_decoder_buffers {
         FRUGAL_TRY_ASSIGN(out.mixed, memory.input_matrix(rows, sizes.hidden));
         FRUGAL_TRY_ASSIGN(out.branch, memory.matrix(rows, sizes.hidden));
         FRUGAL_TRY_ASSIGN(out.logits, memory.matrix(options.logit_rows, sizes.vocabulary));
+        FRUGAL_TRY_ASSIGN(out.how, memory.array<ops::cuda::sampling_draw>(1));
         FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::int32_t>(1));
         std::size_t widest = sizes.hidden;
         const auto any = [&](layer_kind kind) {
@@ -92,6 +95,7 @@ struct cuda_decoder_buffers {
         out.pass.emplace(std::move(made));
         const auto pinned = [&](std::size_t bytes) { return device::gpu::pinned_memory::allocate(dev.context(), bytes); };
         FRUGAL_TRY_ASSIGN(out.described, pinned(rows * sizeof(ops::cuda::step_token)));
+        FRUGAL_TRY_ASSIGN(out.how_described, pinned(sizeof(ops::cuda::sampling_draw)));
         FRUGAL_TRY_ASSIGN(out.results, pinned(options.logit_rows * sizes.vocabulary * sizeof(float)));
         FRUGAL_TRY_ASSIGN(out.first_bad, pinned(sizeof(int)));
         return out;
