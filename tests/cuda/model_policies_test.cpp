@@ -21,7 +21,7 @@ TEST_CASE("activations in 8 bits: the host's logits with such activations, one t
     const machine guard;
     const std::vector<std::int32_t> tokens = {5, 17, 300, 4};
     using q8_cpu = device::cpu<isa::baseline, counters_on, device::q8_activations>;
-    using q8_gpu = device::cuda<device::sm_90, q8_cpu, device::q8_activations, file_formats>;
+    using q8_gpu = device::cuda<arch, q8_cpu, device::q8_activations, file_formats>;
     const auto& file = tiny_qwen35();
     const auto exact = file.run<model::qwen35, isa::baseline>({.sequences = 1, .max_tokens = 64})->run(tokens);
     const auto want = file.run_on<model::qwen35, q8_cpu>({.sequences = 1, .max_tokens = 64}, {})->run(tokens);
@@ -40,8 +40,8 @@ TEST_CASE("a prefill by matrix units: within the roundings to bfloat16, and the 
     std::vector<std::int32_t> tokens(19);
     for (std::size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<std::int32_t>(97 * t + 5);
     using precision = ops::cache_precision<bfloat16, float>;
-    using tiles_gpu = device::cuda<device::sm_90, counting_cpu<isa::baseline>, device::f32_activations, file_formats,
-                                   device::prefill::bf16_tiles>;
+    using tiles_gpu =
+        device::cuda<arch, counting_cpu<isa::baseline>, device::f32_activations, file_formats, device::prefill::bf16_tiles>;
     const auto& file = tiny_qwen35();
     const auto want = file.run<model::qwen35, isa::baseline, precision>({.sequences = 1, .max_tokens = 64})->run(tokens);
     auto dev = must(tiles_gpu::open(0));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "../model/model_support.hpp"
@@ -14,7 +15,15 @@ namespace test {
 using namespace frugal;
 
 using file_formats = quant::list<quant::f32, quant::q4_k, quant::q6_k>;
-using gpu = device::cuda<device::sm_90, counting_cpu<isa::baseline>, device::f32_activations, file_formats>;
+#ifdef FRUGAL_TEST_CUDA_ARCHITECTURE  // natively: of the machine's GPU, such as 90
+struct arch {
+    static constexpr std::string_view name = "the kernels' architecture";
+    static constexpr int major = FRUGAL_TEST_CUDA_ARCHITECTURE / 10, minor = FRUGAL_TEST_CUDA_ARCHITECTURE % 10;
+};
+#else
+using arch = device::sm_90;
+#endif
+using gpu = device::cuda<arch, counting_cpu<isa::baseline>, device::f32_activations, file_formats>;
 template <class Spec, class Convention>
 using decoder = model::cuda_decoder<Spec, Convention, policies<gpu, file_formats, exact_selection>>;
 

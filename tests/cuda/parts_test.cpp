@@ -230,6 +230,30 @@ TEST_CASE("elementwise operators and streams equal their formulas for any width"
     CHECK(out.to_host() == std::vector<float>{1, 2, 2 / (1 + std::exp(200.0f)), 2});
 }
 
+TEST_CASE("a state goes to the row of the token that it is kept before; a number is stored") {
+    constexpr std::size_t size = 300, rows = 5;
+    const auto check = [&]<class T>(const std::vector<T>& state) {
+        simt::for_each_schedule([&] {
+            std::vector<T> want(rows * size, T(-7));
+            simt::device_array<T> from(state), kept(want);
+            simt::device_array<std::uint32_t> visible(std::vector<std::uint32_t>{1, 5, 8});
+            for (const std::size_t i : {0u, 1u, 2u}) {
+                started(gpu::keep_before_token(from.data(), size, visible.data() + i, kept.data(), rows, nullptr));
+                const std::size_t row = i == 0 ? 0 : i == 1 ? 4 : 2;
+                std::copy(state.begin(), state.end(), want.begin() + static_cast<std::ptrdiff_t>(row * size));
+                CHECK(kept.to_host() == want);
+            }
+        });
+    };
+    check(normal_numbers(size, 1));
+    std::vector<std::int64_t> tokens(size);
+    for (std::size_t i = 0; i < size; ++i) tokens[i] = (std::int64_t{1} << 40) + static_cast<std::int64_t>(i);
+    check(tokens);
+    simt::device_array<std::uint32_t> number(1);
+    started(gpu::store_number(number.data(), 4000000000u, nullptr));
+    CHECK(number.to_host() == std::vector<std::uint32_t>{4000000000u});
+}
+
 TEST_CASE("the convolution equals the reference's sum, in any split of the tokens, and keeps its history") {
     for (const auto& shape : {std::pair<std::size_t, std::size_t>{4, 1}, {1, 1}, {3, 3}, {6, 2}}) {
         const std::size_t kernel = shape.first, dilation = shape.second;
