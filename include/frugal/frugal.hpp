@@ -6,6 +6,7 @@
 #include "frugal/model/bind.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/dims.hpp"
+#include "frugal/model/fingerprint.hpp"
 #include "frugal/model/names.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"

@@ -77,7 +77,7 @@ void check_saved(const golden_case<Spec>& model, std::size_t at, std::size_t cou
 
     auto dev2 = must(gpu::open(0));
     auto to = model.create(dev2, {.max_tokens = 48, .batch_tokens = 3, .logit_rows = 3, .checkpoints = 2});
-    (void)run(to, dev2, others(model.first(5), width), {3});
+    (void)run(to, dev2, others(model.first(4), width), {3});
     simt::fail_call("cudaMemcpyAsync", cudaErrorInvalidValue);
     CHECK(to.rollback(dev2, 1).error().code == errc::device_failed);
     const auto saved = [&] { return byte_reader(writer.bytes()); };

@@ -48,7 +48,7 @@ struct cuda_sequence_header {
         for (std::size_t at = 0; each.tokens && at < each.bytes; at += sizeof(std::int64_t)) {
             std::int64_t token = 0;
             std::memcpy(&token, bytes.data() + at, sizeof(token));
-            if (token < 0 || static_cast<std::uint64_t>(token) >= vocabulary)
+            if (static_cast<std::uint64_t>(token) >= vocabulary)  // nor below 0
                 return fail(errc::malformed_file, "saved token ", token, " is not in the vocabulary of ", vocabulary);
         }
         bytes = bytes.subspan(each.bytes);
