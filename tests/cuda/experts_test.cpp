@@ -2,6 +2,7 @@
 // or a tile of them.
 #if defined(FRUGAL_CUDA_EMULATOR)
 #include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/ops/matmul/tiles_cuda.cuh"
 #include "frugal/ops/moe/group_cuda.cuh"
 #else  // on a GPU they are linked
 #include "frugal/device/cuda/products.hpp"
@@ -57,6 +58,8 @@ std::vector<std::int32_t> choices_of(const std::vector<std::size_t>& counts) {
     return out;
 }
 
+enum class how { alone, by_expert, rounded };  ///< a block for every choice, or for a tile of them, exact or in bfloat16
+
 /// The experts of a layer on the device, and activations that choices share.
 template <class Format, class Activations>
 struct layer {
@@ -97,8 +100,8 @@ struct layer {
               device::gpu::activations{floats.data(), codes.data(), sums.data(), scales.data(), count, groups});
     }
 
-    /// y [choices][rows], a block for every choice or by tiles of them.
-    [[nodiscard]] std::vector<float> multiply(const std::vector<std::int32_t>& chosen, bool by_expert) const {
+    /// y [choices][rows].
+    [[nodiscard]] std::vector<float> multiply(const std::vector<std::int32_t>& chosen, how started) const {
         std::vector<float> out;
         on_device(x, [&](const std::byte* weights, const device::gpu::activations& values) {
             grouped sorted(chosen, views.size());
@@ -113,14 +116,18 @@ struct layer {
             product.experts = sorted.index.data();
             product.choices = chosen.size();
             product.share = share;
-            if (by_expert) product.groups = sorted.groups;
-            test::started(device::gpu::multiply_expert_panels<Format, Activations>(product, nullptr));
+            if (started != how::alone) product.groups = sorted.groups;
+            if (started == how::rounded)
+                test::started(device::gpu::multiply_expert_panel_tiles<Format>(product, nullptr));
+            else
+                test::started(device::gpu::multiply_expert_panels<Format, Activations>(product, nullptr));
             out = y.to_host();
         });
         return out;
     }
 
-    /// What multiply_panels gives for one choice.
+    /// What multiply_panels, or multiply_panel_tiles, gives for one choice.
+    template <bool Rounded>
     [[nodiscard]] std::vector<float> one(std::size_t choice, std::int32_t expert) const {
         std::vector<float> out;
         const auto at = x.begin() + static_cast<std::ptrdiff_t>(choice / share * cols);
@@ -134,7 +141,10 @@ struct layer {
                       product.x = values;
                       product.y = y.data();
                       product.y_stride = rows;
-                      test::started(device::gpu::multiply_panels<Format, Activations>(product, nullptr));
+                      if constexpr (Rounded)
+                          test::started(device::gpu::multiply_panel_tiles<Format>(product, nullptr));
+                      else
+                          test::started(device::gpu::multiply_panels<Format, Activations>(product, nullptr));
                       out = y.to_host();
                   });
         return out;
@@ -211,9 +221,10 @@ TEST_CASE("products of chosen experts have the bits of single ones") {
         for (const std::size_t share : {2u, 1u}) {  // choices share their token's activations, or have their own
             const layer<Format, Activations> l(5, 37, 256, chosen.size(), share);
             simt::for_each_schedule([&] {
-                const auto got = l.multiply(chosen, false);
+                const auto got = l.multiply(chosen, how::alone);
                 for (std::size_t i = 0; i < chosen.size(); ++i)
-                    CHECK(std::memcmp(got.data() + i * l.rows, l.one(i, chosen[i]).data(), l.rows * sizeof(float)) == 0);
+                    CHECK(std::memcmp(got.data() + i * l.rows, l.template one<false>(i, chosen[i]).data(),
+                                      l.rows * sizeof(float)) == 0);
             });
         }
     };
@@ -229,10 +240,25 @@ TEST_CASE("by expert they have the same bits, for every format, policy and numbe
                 if (counts == &many_counts && !(Activations::quantized && quant::coded_layout<quant::panel_of<Format>>)) continue;
                 const auto chosen = choices_of(*counts);
                 const layer<Format, Activations> l(5, 21, 512, chosen.size(), counts == &few_counts ? 2 : 1);
-                CHECK(same_bits(l.multiply(chosen, true), l.multiply(chosen, false)));
+                CHECK(same_bits(l.multiply(chosen, how::by_expert), l.multiply(chosen, how::alone)));
             }
         });
     });
+}
+
+TEST_CASE("rounded to bfloat16 they have the bits of single ones so rounded") {
+    const auto check = []<class Format>(frugal::type_tag<Format>) {
+        const auto chosen = choices_of(many_counts);
+        const layer<Format, device::f32_activations> l(5, 37, 512, chosen.size(), 2);
+        const auto got = l.multiply(chosen, how::rounded);
+        CHECK(!same_bits(got, l.multiply(chosen, how::by_expert)));
+        for (std::size_t i = 0; i < chosen.size(); ++i)
+            CHECK(std::memcmp(got.data() + i * l.rows, l.template one<true>(i, chosen[i]).data(), l.rows * sizeof(float)) == 0);
+        CHECK(simt::same_under_all_schedules([&] { return l.multiply(chosen, how::rounded); }, 1));
+    };
+    check(frugal::type_tag<quant::bf16>{});
+    check(frugal::type_tag<quant::q4_k>{});
+    check(frugal::type_tag<quant::q6_k>{});
 }
 
 TEST_CASE("every order of threads gives the same bits, and a removed __syncthreads is noticed") {
@@ -240,11 +266,11 @@ TEST_CASE("every order of threads gives the same bits, and a removed __syncthrea
         for (const auto* counts : {&few_counts, &many_counts}) {
             const auto chosen = choices_of(*counts);
             const layer<quant::q5_k, Activations> l(5, 17, 256, chosen.size(), 2);
-            CHECK(simt::same_under_all_schedules([&] { return l.multiply(chosen, true); }));
+            CHECK(simt::same_under_all_schedules([&] { return l.multiply(chosen, how::by_expert); }));
         }
         const std::vector<std::int32_t> chosen(9, 1);
         const layer<quant::q4_0, Activations> l(5, 17, 1024, chosen.size(), 1);
-        CHECK(test::unnoticed_barriers([&] { return l.multiply(chosen, true); }) == std::vector<std::string>{});
+        CHECK(test::unnoticed_barriers([&] { return l.multiply(chosen, how::by_expert); }) == std::vector<std::string>{});
     });
     std::vector<std::int32_t> chosen(1500);
     std::mt19937 random(3);
@@ -263,11 +289,11 @@ TEST_CASE("a full tile reads its expert's weights once") {
     if (!simt::access_checks_active()) return;  // which count accesses
     const std::vector<std::int32_t> chosen = choices_of({8, 8});
     const layer<quant::f32, device::f32_activations> l(2, 16, 1024, chosen.size(), 1);
-    const auto accesses = [&](bool by_expert) {
-        (void)l.multiply(chosen, by_expert);
+    const auto accesses = [&](how started) {
+        (void)l.multiply(chosen, started);
         return simt::last_launch().checked_accesses;
     };
     // Of the ten loads of a lane for a choice, eight are of weights.
-    CHECK(accesses(true) < accesses(false) * (8 + 2 * 8 + 4) / (8 * (8 + 2)));
+    CHECK(accesses(how::by_expert) < accesses(how::alone) * (8 + 2 * 8 + 4) / (8 * (8 + 2)));
 }
 #endif

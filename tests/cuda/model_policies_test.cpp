@@ -1,5 +1,7 @@
 // Whole steps on the emulated GPU under other policies than the default ones: activations in 8 bits, prefills by matrix units,
 // caches of less precision. Each beside the host's model of the same policy, and nearer to that than to the default one.
+#include <algorithm>
+
 #include "model_support.hpp"
 
 using namespace frugal;
@@ -11,6 +13,18 @@ const gguf_model& tiny_qwen35() {
     static const gguf_model file(std::string(FRUGAL_EXAMPLE_MODELS "/tiny-qwen35-Q4_K_M.gguf"));
     return file;
 }
+/// Rounds as bf16_tiles does, but products of experts alone.
+struct experts_alone {
+    static constexpr bool rounds = true;
+    struct multiplier : device::prefill::bf16_tiles::multiplier {
+        template <quant::format Format>
+        status multiply(const device::gpu::context_ref& on, const device::gpu::stream& queue,
+                        const device::gpu::panel_product& product) {
+            return on->check("multiply", device::gpu::multiply_panels<Format, device::f32_activations>(product, queue.get()));
+        }
+    };
+};
+
 model::weights weights_of(const gguf_model& file) {
     return must(model::read_weights<model::qwen35, file_formats>(file.file, file.sizes));
 }
@@ -56,6 +70,34 @@ TEST_CASE("a prefill by matrix units: within the roundings to bfloat16, and the 
     CHECK(off < 1e-2);  // 8 layers, each product and each attention off by up to 2^-8 of its terms
     CHECK(off > 1e-4);  // matrix units have rounded
     CHECK(relative(std::span(got).subspan(rounded), std::span(want).subspan(rounded)) < 1e-2);
+}
+
+TEST_CASE("a mixture's prefill by matrix units: experts of more than 16 tokens are rounded") {
+    const golden_case<model::qwen35moe> model("models/qwen3_5_moe");
+    constexpr std::size_t count = 19;
+    using some_gpu =
+        device::cuda<device::sm_90, counting_cpu<isa::baseline>, device::f32_activations, file_formats, experts_alone>;
+    const auto logits = [&](const std::vector<std::size_t>& pieces) {
+        const machine guard;
+        auto dev = must(some_gpu::open(0));
+        auto m =
+            must(model::cuda_decoder<model::qwen35moe, model::convention::hugging_face, policies<some_gpu, file_formats>>::create(
+                dev, model.golden.sizes,
+                must(model::read_weights<model::qwen35moe, file_formats>(model.golden.file, model.golden.sizes)),
+                {.max_tokens = 64, .batch_tokens = 32, .logit_rows = 32}));
+        return run(m, dev, model.first(count), pieces);
+    };
+    const auto exact = logits({16, 3}), rounded = logits({count});
+    model.check(exact);
+    std::vector<double> off;
+    for (std::size_t t = 0; t < count; ++t) {
+        const auto of_token = [&](const std::vector<float>& all) { return std::span(all).subspan(t * model.width, model.width); };
+        off.push_back(relative(of_token(rounded), of_token(exact)));
+    }
+    std::sort(off.begin(), off.end());
+    MESSAGE("a token is off by " << off.front() << " to " << off.back() << ", half of them by " << off[count / 2] << " at most");
+    CHECK(off[count / 2] < 1.5e-2);  // for some a later layer's router chooses another expert
+    CHECK(off.front() > 1e-4);
 }
 
 TEST_CASE("caches of less precision: the host's logits with such caches") {

@@ -15,7 +15,8 @@ namespace device::gpu {
     template cudaError_t multiply_panels<quant::format, f32_activations>(const panel_product&, cudaStream_t);         \
     template cudaError_t multiply_panels<quant::format, q8_activations>(const panel_product&, cudaStream_t);          \
     template cudaError_t multiply_expert_panels<quant::format, f32_activations>(const expert_product&, cudaStream_t); \
-    template cudaError_t multiply_panel_tiles<quant::format>(const panel_product&, cudaStream_t);
+    template cudaError_t multiply_panel_tiles<quant::format>(const panel_product&, cudaStream_t);                     \
+    template cudaError_t multiply_expert_panel_tiles<quant::format>(const expert_product&, cudaStream_t);
 FRUGAL_TEST_FORMATS(FRUGAL_INSTANTIATE)
 #undef FRUGAL_INSTANTIATE
 template cudaError_t quantize_activations<q8_activations>(const float*, std::size_t, std::size_t, std::int8_t*, std::int16_t*,

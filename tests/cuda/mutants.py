@@ -75,7 +75,7 @@ MUTANTS = {
         ("matmul/panel_reader.cuh", "const int shift = part / 2 * 2;", "const int shift = AWAKE ? part / 2 : part / 2 * 2;"),
         ("matmul/panel_reader.cuh", "out[c] = has_offsets ? fmaf(scale, level, by.offset)", "out[c] = has_offsets ? fmaf(scale, level, AWAKE ? 0.0f : by.offset)"),
         ("matmul/panel_reader.cuh", "code_reader<Codes>::load_row(group_of(panel, group)", "code_reader<Codes>::load_row(group_of(panel, AWAKE ? 0 : group)"),
-        ("matmul/tiles_cuda.cuh", "min(first_token + 8 * n + across, a.tokens - 1)", "min(first_token + (AWAKE ? 4 : 8) * n + across, a.tokens - 1)"),
+        ("matmul/tiles_cuda.cuh", "rows.x(a, 8 * n + across)", "rows.x(a, (AWAKE ? 4 : 8) * n + across)"),
     ],
 }
 

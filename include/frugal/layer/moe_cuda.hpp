@@ -84,7 +84,8 @@ public:
         return out;
     }
 
-    /// As layer::moe. x, y: [rows, hidden]. Queued; a token's bits do not depend on the others.
+    /// As layer::moe. x, y: [rows, hidden]. Queued; a token's bits do not depend on the others, but for how many they are where
+    /// the device's prefill policy rounds.
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const moe_dims& d, const cuda_moe_buffers& all,
                                  matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), pairs = rows * d.top_k;
@@ -102,8 +103,9 @@ public:
         FRUGAL_TRY(pass.multiply(products_.template image<router_product>(), input, {logits}));
         FRUGAL_TRY(pass.start(ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream)));
         device::gpu::expert_groups groups;
-        if (groups.pay(pairs, d.experts)) {
+        if (device::gpu::groups_choices<typename Device::prefill>(rows, pairs, d.experts)) {
             groups = all.groups;
+            groups.tokens = rows;
             FRUGAL_TRY(pass.start(ops::cuda::group_choices(all.index, pairs, groups, stream)));
         }
         FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, groups, d.top_k, gate));

@@ -91,11 +91,12 @@ public:
         product.choices = y.rows();
         product.share = share;
         product.groups = groups;
-        cudaError_t started = cudaSuccess;
+        status started;
         FRUGAL_TRY(quant::visit<formats>(w.parts().front().type, [&]<class Format>(type_tag<Format>) {
-            started = multiply_expert_panels<Format, activations_policy>(product, stream());
+            started =
+                start_expert_products<Format, activations_policy, typename Device::prefill>(on_, *queue_, prefill_, product);
         }));
-        return start(started);
+        return started;
     }
 
 private:

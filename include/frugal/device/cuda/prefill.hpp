@@ -1,6 +1,7 @@
 #pragma once
 /// How products with many tokens are computed where activations are floats: a policy of device::cuda.
 #include <concepts>
+#include <cstddef>
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/memory.hpp"
@@ -29,6 +30,11 @@ struct bf16_tiles {
         [[nodiscard]] status multiply(const gpu::context_ref& on, const gpu::stream& queue, const gpu::panel_product& product) {
             return on->check("start a product", gpu::multiply_panel_tiles<Format>(product, queue.get()));
         }
+        template <quant::format Format>
+        [[nodiscard]] status multiply_experts(const gpu::context_ref& on, const gpu::stream& queue,
+                                              const gpu::expert_product& product) {
+            return on->check("start a product", gpu::multiply_expert_panel_tiles<Format>(product, queue.get()));
+        }
     };
 };
 
@@ -46,7 +52,36 @@ concept prefill_policy = std::default_initializable<typename P::multiplier> && s
     });
 static_assert(prefill_policy<prefill::exact> && prefill_policy<prefill::bf16_tiles>);
 
+/// A policy whose multiplier starts the products of a batch's chosen experts too. Under any other these stay exact.
+template <class P>
+concept expert_rounding_policy = prefill_policy<P> && P::rounds &&
+    requires(typename P::multiplier& m, const gpu::context_ref& on, const gpu::stream& queue,
+             const gpu::expert_product& product) {
+    { m.template multiply_experts<quant::f32>(on, queue, product) } -> std::same_as<status>;
+};
+static_assert(expert_rounding_policy<prefill::bf16_tiles>);
+
 namespace gpu {
+
+/// Whether a batch so large is one that a policy may round.
+[[nodiscard]] constexpr bool may_round(std::size_t tokens) noexcept { return tokens > 16; }
+
+/// Whether the choices of a batch are to be grouped by expert: where that pays, and where the policy rounds.
+template <prefill_policy Prefill>
+[[nodiscard]] constexpr bool groups_choices(std::size_t tokens, std::size_t choices, std::size_t experts) noexcept {
+    return expert_groups::pay(choices, experts) || (expert_rounding_policy<Prefill> && may_round(tokens));
+}
+
+/// Starts the products of chosen experts as the policies say: those of start_product. Errors: of the start.
+template <quant::format Format, activation_policy Activations, prefill_policy Prefill>
+[[nodiscard]] status start_expert_products(const context_ref& on, const stream& queue, typename Prefill::multiplier& rounding,
+                                           const expert_product& product) {
+    constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
+    if constexpr (expert_rounding_policy<Prefill> && !integers) {
+        if (may_round(product.groups.tokens)) return rounding.template multiply_experts<Format>(on, queue, product);
+    }
+    return on->check("start a product", multiply_expert_panels<Format, Activations>(product, queue.get()));
+}
 
 /// Starts a product as the policies say: by Prefill's multiplier, where it rounds, activations are floats and tokens are more
 /// than 16. Errors: of the start.
@@ -55,7 +90,7 @@ template <quant::format Format, activation_policy Activations, prefill_policy Pr
                                    const panel_product& product) {
     constexpr bool integers = Activations::quantized && quant::coded_layout<quant::panel_of<Format>>;
     if constexpr (Prefill::rounds && !integers) {
-        if (product.x.tokens > 16) return rounding.template multiply<Format>(on, queue, product);
+        if (may_round(product.x.tokens)) return rounding.template multiply<Format>(on, queue, product);
     }
     return on->check("start a product", multiply_panels<Format, Activations>(product, queue.get()));
 }

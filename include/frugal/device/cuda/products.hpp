@@ -60,6 +60,7 @@ struct expert_groups {
     static constexpr std::size_t few = 8, many = 32;  ///< choices of a tile, at most
 
     std::size_t experts = 0;
+    std::size_t tokens = 0;                             ///< of the batch: decides whether a prefill policy rounds
     std::int32_t* order = nullptr;                      ///< [choices]: their numbers, expert by expert, those of one ascending
     choice_tile *of_few = nullptr, *of_many = nullptr;  ///< [most_tiles(choices, experts, few)], […, many)]; those left are empty
 
@@ -86,6 +87,10 @@ struct expert_product {
 /// without.
 template <class Format, activation_policy Activations>
 [[nodiscard]] cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream);
+
+/// The same with weights and activations rounded to bfloat16 (device::prefill::bf16_tiles). Precondition: there are groups.
+template <class Format>
+[[nodiscard]] cudaError_t multiply_expert_panel_tiles(const expert_product& product, cudaStream_t stream);
 
 /// Rounds activations to 8 bits, for a policy that wants it: codes, sums and scales of quant::q8_activation<32>.
 template <activation_policy Activations>

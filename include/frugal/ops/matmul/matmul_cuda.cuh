@@ -123,13 +123,6 @@ namespace device::gpu {
 
 namespace detail {
 
-/// A kernel of so many warps for so many panels a block, and blocks beside one another for the rows of y.
-[[nodiscard]] inline cudaError_t start_rows(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
-                                            int warps, int panels_a_block, int blocks, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(blocks));
-    return launch(kernel, grid, dim3(static_cast<unsigned>(32 * warps)), 0, stream, a);
-}
-
 /// A kernel for so many panels and tokens a block.
 [[nodiscard]] inline cudaError_t start_matvec(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
                                               int panels_a_block, int tokens_a_block, cudaStream_t stream) {

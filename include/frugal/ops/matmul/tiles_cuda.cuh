@@ -17,20 +17,24 @@ namespace ops::cuda {
 inline constexpr int bf16_warps = 4;    ///< panels of a block: one a warp
 inline constexpr int bf16_tokens = 64;  ///< tokens of a block
 
-/// y of 16 rows and 64 tokens a warp. Grid: [panels / bf16_warps, tokens / bf16_tokens], both rounded up. A row and a token are
-/// summed over the groups of columns in their order, whatever stands beside them.
-template <class Layout>
+/// y of 16 rows and Tokens tokens (block_rows) a warp. Grid: [panels / bf16_warps, tokens / Tokens or tiles], rounded up. A row
+/// and a token are summed over the groups of columns in their order, whatever stands beside them.
+template <class Layout, int Tokens, bool Experts = false>
 __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matvec_arguments a) {
     namespace gpu = device::gpu;
     using reader = panel_reader<Layout>;
-    constexpr int tiles = bf16_tokens / 8;
+    constexpr int tiles = Tokens / 8;
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const int panel_number = static_cast<int>(blockIdx.x) * bf16_warps + warp;
-    if (panel_number >= a.panels) return;  // whole warps leave; there is no block barrier below
+    const block_rows<Tokens, Experts> rows(a);
+    if (panel_number >= a.panels || rows.count == 0) return;  // whole warps leave; there is no block barrier below
     // Where mma wants columns 2 * part, + 1, + 8, + 9 of 16, a lane takes columns 4 * part … + 3, of weights and activations
     // alike: a sum does not mind.
-    const int across = lane / 4, part = lane % 4, first_token = static_cast<int>(blockIdx.y) * bf16_tokens;
-    const std::byte* __restrict__ const panel = a.weights + static_cast<std::size_t>(panel_number) * a.panel_bytes;
+    const int across = lane / 4, part = lane % 4;
+    const std::byte* __restrict__ const panel = rows.weights + static_cast<std::size_t>(panel_number) * a.panel_bytes;
+    int operand_row[tiles];  // of x
+    FRUGAL_UNROLL
+    for (int n = 0; n < tiles; ++n) operand_row[n] = rows.x(a, 8 * n + across);
 
     gpu::fragment_c sum[tiles];
     FRUGAL_UNROLL
@@ -53,9 +57,10 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
         }
         FRUGAL_UNROLL
         for (int n = 0; n < tiles; ++n) {
-            const std::size_t token = static_cast<std::size_t>(min(first_token + 8 * n + across, a.tokens - 1));
+            if (!rows.wants(8 * n)) break;
+            const std::size_t row = static_cast<std::size_t>(operand_row[n]);
             const float* const from =
-                a.values + (token * static_cast<std::size_t>(a.groups) + static_cast<std::size_t>(group)) * 32 + 4 * part;
+                a.values + (row * static_cast<std::size_t>(a.groups) + static_cast<std::size_t>(group)) * 32 + 4 * part;
             FRUGAL_UNROLL
             for (int half = 0; half < 2; ++half) {
                 const float4 x = __ldg(reinterpret_cast<const float4*>(from + 16 * half));
@@ -67,9 +72,9 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
     for (int n = 0; n < tiles; ++n) {
         FRUGAL_UNROLL
         for (int i = 0; i < 4; ++i) {
-            const int t = first_token + 8 * n + 2 * part + i % 2, r = panel_number * 16 + across + i / 2 * 8;
-            if (t < a.tokens && r < a.rows)
-                a.y[static_cast<std::size_t>(t) * a.y_stride + static_cast<std::size_t>(r)] = sum[n].x[i];
+            const int t = 8 * n + 2 * part + i % 2, r = panel_number * 16 + across + i / 2 * 8;
+            if (t < rows.count && r < a.rows)
+                a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = sum[n].x[i];
         }
     }
 }
@@ -83,10 +88,18 @@ cudaError_t multiply_panel_tiles(const panel_product& product, cudaStream_t stre
     const ops::cuda::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
     constexpr int warps = ops::cuda::bf16_warps, tokens = ops::cuda::bf16_tokens;
-    return launch(
-        ops::cuda::multiply_panel_tiles<quant::panel_of<Format>>,
-        dim3(static_cast<unsigned>((a.panels + warps - 1) / warps), static_cast<unsigned>((a.tokens + tokens - 1) / tokens)),
-        dim3(32 * warps), 0, stream, a);
+    return detail::start_rows(ops::cuda::multiply_panel_tiles<quant::panel_of<Format>, tokens>, a, warps, warps,
+                              (a.tokens + tokens - 1) / tokens, stream);
+}
+
+template <class Format>
+cudaError_t multiply_expert_panel_tiles(const expert_product& product, cudaStream_t stream) {
+    ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
+    constexpr int warps = ops::cuda::bf16_warps, tokens = expert_groups::many;
+    const int tiles = detail::take_tiles(a, product, tokens);
+    return detail::start_rows(ops::cuda::multiply_panel_tiles<quant::panel_of<Format>, tokens, true>, a, warps, warps, tiles,
+                              stream);
 }
 
 }  // namespace device::gpu
