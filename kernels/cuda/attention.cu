@@ -5,7 +5,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops::cuda {
 #define FRUGAL_INSTANTIATE(scalar)                                                                                              \
     template cudaError_t split_attention<scalar>(matrix_view<const float>, const split_heads&, float, const split_row<scalar>*, \
-                                                 std::size_t, float*, matrix_view<float>, cudaStream_t);
+                                                 std::size_t, float*, matrix_view<float>, cudaStream_t, row_keys);
 FRUGAL_INSTANTIATE(float)
 FRUGAL_INSTANTIATE(half)
 FRUGAL_INSTANTIATE(bfloat16)

@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 
 #include "golden.hpp"
+#include "layer_data.hpp"
 #include "mutation.hpp"
 #include "simt_data.hpp"
 
@@ -108,7 +109,8 @@ struct problem {
 
     [[nodiscard]] float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.head_dim)); }
 
-    [[nodiscard]] std::vector<float> run(std::size_t first = 0, std::size_t count = ~std::size_t{0}) const {
+    [[nodiscard]] std::vector<float> run(std::size_t first = 0, std::size_t count = ~std::size_t{0},
+                                         gpu::row_keys shared = gpu::row_keys::own) const {
         count = std::min(count, rows.size() - first);
         std::vector<gpu::split_row<Scalar>> specs;
         std::vector<std::unique_ptr<simt::device_array<std::uint32_t>>> lists;
@@ -132,7 +134,7 @@ struct problem {
         device_matrix y(count, shape.heads * shape.head_dim);
         simt::device_array<float> partial(gpu::split_partial(count, shape, most));
         const cudaError_t started =
-            gpu::split_attention<Scalar>(queries, shape, scale(), device_rows.data(), most, partial.data(), y, nullptr);
+            gpu::split_attention<Scalar>(queries, shape, scale(), device_rows.data(), most, partial.data(), y, nullptr, shared);
         REQUIRE(started == cudaSuccess);
         return y.to_host();
     }
@@ -183,6 +185,26 @@ struct problem {
     }
 };
 
+/// The sums of spans one after the other, as merge_spans adds them. Grid: [heads, rows].
+template <class Scalar>
+__global__ void merge_serially(const float* partial, int spans, int head_dim, const gpu::split_row<Scalar>* rows, float* y) {
+    const auto visible = static_cast<int>((rows[blockIdx.y].visible + gpu::split_keys - 1) / gpu::split_keys);
+    const std::size_t head = blockIdx.y * static_cast<std::size_t>(gridDim.x) + blockIdx.x;
+    const auto at = [&](int s, int i) {
+        return partial[(head * static_cast<std::size_t>(spans) + static_cast<std::size_t>(s)) *
+                           static_cast<std::size_t>(head_dim + 2) +
+                       static_cast<std::size_t>(i)];
+    };
+    float most = -INFINITY, sum = 0.0f;
+    for (int s = 0; s < visible; ++s) most = fmaxf(most, at(s, head_dim));
+    for (int s = 0; s < visible; ++s) sum = fmaf(expf(at(s, head_dim) - most), at(s, head_dim + 1), sum);
+    for (int d = static_cast<int>(threadIdx.x); d < head_dim; d += static_cast<int>(blockDim.x)) {
+        float value = 0.0f;
+        for (int s = 0; s < visible; ++s) value = fmaf(expf(at(s, head_dim) - most), at(s, d), value);
+        y[head * static_cast<std::size_t>(head_dim) + static_cast<std::size_t>(d)] = visible == 0 ? 0.0f : value / sum;
+    }
+}
+
 std::vector<row_spec> visible_rows(std::initializer_list<std::uint32_t> counts) {
     std::vector<row_spec> out;
     for (const std::uint32_t n : counts) out.push_back({{}, n});
@@ -232,6 +254,65 @@ TEST_CASE(
     }
     CHECK(std::all_of(whole.begin(), whole.begin() + 512, [](float y) { return y == 0.0f; }));
     CHECK(simt::same_under_all_schedules([&] { return p.run(); }));
+}
+
+TEST_CASE("rows that see one sequence share its keys and keep their bits, for every scalar, width and group of heads") {
+    const auto check = [](const auto& p) {
+        const auto want = p.run();
+        CHECK(test::equal_bits(p.run(0, p.rows.size(), gpu::row_keys::of_one_sequence), want));
+    };
+    const auto rows = visible_rows({0, 1, 31, 32, 33, 127, 128, 129, 300});
+    check(problem<float>({6, 2, 40}, 300, rows));
+    check(problem<float>({1, 1, 13}, 300, visible_rows({0, 0, 0, 0, 0, 0, 1, 1, 2, 5, 6, 7, 130, 9, 10, 129, 12}), 7));
+    check(problem<float>({24, 2, 256}, 150, visible_rows({127, 128, 129}), 0));  // a row lies in two blocks
+    check(problem<float>({2, 1, 40}, 150, visible_rows({127, 129})));            // too few queries for a block
+    check(problem<fg::bfloat16>({8, 1, 256}, 300, visible_rows({300, 5, 298, 299})));
+    check(problem<fg::bfloat16>({4, 2, 128}, 300, rows));
+    check(problem<fg::half>({12, 1, 128}, 300, visible_rows({129, 130})));
+    check(problem<quant::q8_0>({4, 1, 64}, 300, rows));
+    check(problem<quant::q8_0>({8, 1, 256}, 300, visible_rows({257, 258})));
+    const problem<fg::bfloat16> p({4, 2, 128}, 300, rows);
+    CHECK(simt::same_under_all_schedules([&] { return p.run(0, rows.size(), gpu::row_keys::of_one_sequence); }));
+}
+
+TEST_CASE("C18 among rows that share keys, too, those that are not finite reach the queries that see them alone") {
+    constexpr std::size_t dim = 128, width = 2 * dim;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+    std::vector<row_spec> rows;
+    for (std::uint32_t r = 0; r < 40; ++r) rows.push_back({{}, r + 110});
+    const problem<float> p({4, 2, dim}, 150, rows, 8, {{131 * width + dim + 3, nan}, {140 * width, infinity}},
+                           {{120 * width + 5, nan}, {128 * width + dim, -infinity}});
+    const auto got = p.run(0, rows.size(), gpu::row_keys::of_one_sequence);
+    CHECK(test::equal_bits(got, p.run()));
+    CHECK(std::all_of(got.begin(), got.begin() + 11 * 4 * dim, [](float y) { return std::isfinite(y); }));
+}
+
+TEST_CASE("spans are merged as if one after the other, however many there are") {
+    constexpr std::size_t heads = 2, dim = 40, spans = 300;
+    auto partial = normals(3 * heads * spans * (dim + 2), 1);
+    for (std::size_t i = 0; i < partial.size(); i += dim + 2) partial[i + dim + 1] = 1.0f + std::abs(partial[i + dim + 1]);
+    std::vector<gpu::split_row<float>> specs(3);
+    specs[1].visible = 5 * gpu::split_keys;
+    specs[2].visible = spans * gpu::split_keys - 7;
+    const auto run = [&](bool serially) {
+        simt::device_array<gpu::split_row<float>> rows(specs);
+        simt::device_array<float> from(partial);
+        device_matrix y(3, heads * dim);
+        const auto launch = [&](auto kernel, dim3 grid, auto... more) {
+            test::started(fg::device::gpu::launch(kernel, grid, dim3(gpu::merge_threads), 0, nullptr, from.data(),
+                                                  static_cast<int>(spans), static_cast<int>(dim), rows.data(), y.data(),
+                                                  more...));
+        };
+        if (serially)
+            launch(merge_serially<float>, dim3(heads, 3));
+        else
+            launch(gpu::merge_spans<float>, dim3(heads, 3, 2), heads * dim);
+        return y.to_host();
+    };
+    const auto want = run(true);
+    CHECK(test::equal_bits(run(false), want));
+    CHECK(simt::same_under_all_schedules([&] { return run(false); }));
+    CHECK(test::unnoticed_barriers([&] { return run(false); }) == std::vector<std::string>{});
 }
 
 TEST_CASE("attention by matrix units equals a softmax in double, of queries in bfloat16") {
@@ -293,20 +374,25 @@ TEST_CASE("attention refuses heads that it has no kernel for") {
 
 TEST_CASE("a removed __syncthreads is noticed") {
     // A list of keys: of the two kernels the first has barriers, so it is run alone.
-    const problem<float> p({4, 1, 128}, 300, visible_rows({300}));
-    std::vector<gpu::split_row<float>> specs(1);
-    specs[0].cache = {p.keys.starts->data(), p.values.starts->data(), chunk_shift, p.keys.stride};
-    specs[0].visible = 300;
-    const auto run = [&] {
+    const auto run = [](const auto& p, auto kernel) {
+        std::vector<gpu::split_row<float>> specs(p.rows.size());
+        for (auto& row : specs) {
+            row.cache = {p.keys.starts->data(), p.values.starts->data(), chunk_shift, p.keys.stride};
+            row.visible = 300;
+        }
         simt::device_array<gpu::split_row<float>> rows(specs);
-        device_matrix q(p.q, p.q.size());
-        simt::device_array<float> partial(gpu::split_partial(1, p.shape, 300));
-        const gpu::split_arguments a{q.data(), p.q.size(), 128 + 8, 4, 1, 128, 128, 3, p.scale(), partial.data()};
-        const cudaError_t started =
-            fg::device::gpu::launch(gpu::attend_spans<float, 4, 4, true>, dim3(3, 1, 1), dim3(128), 0, nullptr, a, rows.data());
-        REQUIRE(started == cudaSuccess);
+        device_matrix q(p.q, p.q.size() / specs.size());
+        simt::device_array<float> partial(gpu::split_partial(specs.size(), p.shape, 300));
+        const gpu::split_arguments a{
+            q.data(),      p.q.size() / specs.size(), static_cast<int>(specs.size()), 128 + 8, 4, 1, 128, 128, 3, p.scale(),
+            partial.data()};
+        test::started(fg::device::gpu::launch(kernel, dim3(3, 1, 1), dim3(128), 0, nullptr, a, rows.data()));
         return partial.to_host();
     };
     if (!simt::access_checks_active()) return;  // a pointer that nobody wrote would be followed
-    CHECK(test::unnoticed_barriers(run) == std::vector<std::string>{});
+    const problem<float> one({4, 1, 128}, 300, visible_rows({300})),
+        several({4, 1, 128}, 300, visible_rows({300, 300, 300, 300}));
+    CHECK(test::unnoticed_barriers([&] { return run(one, gpu::attend_spans<float, 4, 4, true>); }) == std::vector<std::string>{});
+    CHECK(test::unnoticed_barriers([&] { return run(several, gpu::attend_spans<float, 8, 4, true, gpu::split_batches>); }) ==
+          std::vector<std::string>{});
 }

@@ -41,7 +41,7 @@ struct cuda_attention_buffers {
     std::size_t partial_size = 0;  ///< floats
 
     /// Room for the partial results of as many rows at once as fit into this many floats, but of one at least.
-    static constexpr std::size_t wanted_partial = std::size_t{1} << 22;
+    static constexpr std::size_t wanted_partial = std::size_t{1} << 24;
 
     [[nodiscard]] static result<cuda_attention_buffers> create(device::gpu::room& memory, const full_dims& d, std::size_t rows,
                                                                std::size_t max_tokens) {
@@ -105,17 +105,19 @@ template <class NormWeight, class Device, class Scalar>
     return pass.start(ops::cuda::append_keys_values(keys, values, shared.step.visible, cache.data, cache.rows, stream));
 }
 
-/// Attends as the cache's rows say, as many rows at once as there is room for partial results. Queued.
+/// Attends as the cache's rows say, as many rows at once as there is room for partial results. kind: whether rows have lists.
+/// Queued.
 template <class Device, class Scalar>
 [[nodiscard]] status attend_rows(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
-                                 std::size_t most_visible, const cuda_attention_buffers& all, std::size_t rows) {
+                                 ops::cuda::row_keys kind, std::size_t most_visible, const cuda_attention_buffers& all,
+                                 std::size_t rows) {
     const ops::cuda::split_heads shape{d.heads, d.kv_heads, d.head_dim};
     const std::size_t at_once = std::max<std::size_t>(1, all.partial_size / ops::cuda::split_partial(1, shape, most_visible));
     for (std::size_t first = 0; first < rows; first += at_once) {
         const std::size_t count = std::min(at_once, rows - first);
         FRUGAL_TRY(pass.start(ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)),
                                                          shape, d.scale(), cache.rows + first, most_visible, all.partial,
-                                                         all.attended.rows_range(first, count), pass.stream())));
+                                                         all.attended.rows_range(first, count), pass.stream(), kind)));
     }
     return {};
 }
@@ -130,7 +132,7 @@ template <class Device, class Scalar>
             return pass.start(ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
                                                         {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view,
                                                         shared.step.visible, all.attended.rows_range(0, rows), pass.stream()));
-    return attend_rows(pass, d, cache, shared.most_visible, all, rows);
+    return attend_rows(pass, d, cache, ops::cuda::row_keys::of_one_sequence, shared.most_visible, all, rows);
 }
 
 /// Gates what the heads have attended to and projects it into y; see the host's gate_and_project. Queued.

@@ -124,7 +124,7 @@ public:
         } else {
             FRUGAL_TRY(choose(pass, d, all, shared, input, rows));
             const std::size_t most = std::min(shared.most_visible, (top + 1) * Ratio - 1);
-            FRUGAL_TRY(detail::attend_rows(pass, d, cache_, most, all, rows));
+            FRUGAL_TRY(detail::attend_rows(pass, d, cache_, ops::cuda::row_keys::own, most, all, rows));
         }
         return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
     }

@@ -21,6 +21,16 @@ FRUGAL_DEVICE void async_copy_16(void* shared_to, const void* global_from, bool 
 #endif
 }
 
+/// Copies 4 bytes; both addresses are 4-byte aligned.
+FRUGAL_DEVICE void async_copy_4(void* shared_to, const void* global_from) {
+#if defined(__CUDACC__)
+    const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared_to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(to), "l"(global_from) : "memory");
+#else
+    simt::copy_async(shared_to, global_from, 4, 4, simt::where::here());
+#endif
+}
+
 /// Closes the group of copies issued since the last call.
 FRUGAL_DEVICE void async_copy_commit() {
 #if defined(__CUDACC__)

@@ -28,17 +28,25 @@ struct split_row {
     std::uint32_t visible = 0;
 };
 
+/// What the rows of one call see.
+enum class row_keys {
+    own,             ///< each what its split_row says
+    of_one_sequence  ///< all have the same cache and none has a list: a block reads a key once for several rows
+};
+
 /// Floats of `partial` that split_attention needs for rows that see at most `visible` keys.
 [[nodiscard]] constexpr std::size_t split_partial(std::size_t rows, const split_heads& shape, std::size_t visible) noexcept {
     return rows * shape.heads * ((visible + split_keys - 1) / split_keys) * (shape.head_dim + 2);
 }
 
 /// As ops::attention, on device memory: rows [q.rows()], each seeing at most `visible` keys; partial: split_partial floats. The
-/// bits of a row depend on its own query and list alone. Errors: cudaErrorInvalidValue for heads of more than 256 features.
+/// bits of a row depend on its own query and list alone, not on `keys`. Errors: cudaErrorInvalidValue for heads of more than 256
+/// features.
 template <class Scalar>
 [[nodiscard]] cudaError_t split_attention(matrix_view<const float> q, const split_heads& shape, float scale,
                                           const split_row<Scalar>* rows, std::size_t visible, float* partial,
-                                          matrix_view<float> y, cudaStream_t stream);
+                                          matrix_view<float> y, cudaStream_t stream, row_keys keys = row_keys::own);
+
 /// Attention of the queries of one sequence over its first visible[r] keys each (never fewer than the query before sees), on
 /// device memory, by matrix units: see attention_tiles_cuda.cuh for what is rounded. A query's bits depend on itself and the keys
 /// alone. Errors: cudaErrorInvalidValue for heads that are not 64, 128 or 256 wide.
