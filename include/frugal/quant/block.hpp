@@ -31,18 +31,19 @@ FRUGAL_ALWAYS_INLINE void store_u32(std::byte* to, std::uint32_t value) noexcept
     return to_float(half{static_cast<std::uint16_t>(load_u16(from))});
 }
 
-/// 16 halves as floats.
-FRUGAL_ALWAYS_INLINE void load_halves(const std::byte* from, float (&out)[16]) noexcept {
+/// Halves as floats.
+template <std::size_t Count>
+FRUGAL_ALWAYS_INLINE void load_halves(const std::byte* from, float (&out)[Count]) noexcept {
+    std::size_t i = 0;
 #if defined(__F16C__) && defined(__AVX__)
-    for (std::size_t i = 0; i < 16; i += 8) {
+    for (; i + 8 <= Count; i += 8) {
         short bits __attribute__((vector_size(16)));
         std::memcpy(&bits, from + 2 * i, sizeof(bits));
         const auto values = __builtin_ia32_vcvtph2ps256(bits);
         std::memcpy(out + i, &values, sizeof(values));
     }
-#else
-    for (std::size_t i = 0; i < 16; ++i) out[i] = load_half(from + 2 * i);
 #endif
+    for (; i < Count; ++i) out[i] = load_half(from + 2 * i);
 }
 
 FRUGAL_ALWAYS_INLINE void store_half(std::byte* to, float value) noexcept {

@@ -158,33 +158,34 @@ FRUGAL_ALWAYS_INLINE void quad_dots(const std::uint8_t* codes, const std::int8_t
 #if FRUGAL_HAS_AVX2
     if constexpr (Isa::vector_bytes == 32) {
         constexpr std::size_t registers = 2, run = detail::pairs_in_16_bits(Signed ? 127 : Most, Quads);
-        detail::unrolled<Quads / run>([&](auto first) __attribute__((always_inline)) {
+        using detail::unrolled;  // loops over registers, which must not become loops over memory
+        unrolled<Quads / run>([&](auto first) __attribute__((always_inline)) {
             __m256i pairs[Tokens][registers];
-            detail::unrolled<run>([&](auto q) __attribute__((always_inline)) {
+            unrolled<run>([&](auto q) __attribute__((always_inline)) {
                 constexpr std::size_t quad = decltype(first)::value * run + decltype(q)::value;
                 __m256i c[registers], magnitude[registers];
-                for (std::size_t v = 0; v < registers; ++v) {
+                unrolled<registers>([&](auto v) __attribute__((always_inline)) {
                     c[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 64 * quad + 32 * v));
                     magnitude[v] = Signed ? _mm256_abs_epi8(c[v]) : c[v];
-                }
-                for (std::size_t t = 0; t < Tokens; ++t) {
+                });
+                unrolled<Tokens>([&](auto t) __attribute__((always_inline)) {
                     std::int32_t four;
                     std::memcpy(&four, x[t] + 4 * quad, sizeof(four));
                     const __m256i value = _mm256_set1_epi32(four);
-                    for (std::size_t v = 0; v < registers; ++v) {
+                    unrolled<registers>([&](auto v) __attribute__((always_inline)) {
                         const __m256i products =
                             _mm256_maddubs_epi16(magnitude[v], Signed ? _mm256_sign_epi8(value, c[v]) : value);
                         pairs[t][v] = q == 0 ? products : _mm256_add_epi16(pairs[t][v], products);
                         detail::in_order(pairs[t][v]);
-                    }
-                }
+                    });
+                });
             });
-            for (std::size_t t = 0; t < Tokens; ++t)
-                for (std::size_t v = 0; v < registers; ++v) {
-                    const auto sum = reinterpret_cast<ints<Isa>>(_mm256_madd_epi16(pairs[t][v], _mm256_set1_epi16(1)));
-                    sums[t][v] = first == 0 ? sum : sums[t][v] + sum;
-                    detail::in_order(sums[t][v]);
-                }
+            unrolled<Tokens * registers>([&](auto i) __attribute__((always_inline)) {
+                constexpr std::size_t t = decltype(i)::value / registers, v = decltype(i)::value % registers;
+                const auto sum = reinterpret_cast<ints<Isa>>(_mm256_madd_epi16(pairs[t][v], _mm256_set1_epi16(1)));
+                sums[t][v] = first == 0 ? sum : sums[t][v] + sum;
+                detail::in_order(sums[t][v]);
+            });
         });
         return;
     }

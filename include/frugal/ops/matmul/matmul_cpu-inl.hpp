@@ -56,7 +56,7 @@ FRUGAL_ALWAYS_INLINE void multiply_codes_by_row(const std::byte* panel, const pr
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     const code_rows<1> rows(x, row, 0);
     simd::vec<Isa> total[1][registers];
-    for (std::size_t v = 0; v < registers; ++v) total[0][v] = simd::vec<Isa>{};
+    simd::detail::unrolled<registers>([&](auto v) __attribute__((always_inline)) { total[0][v] = simd::vec<Isa>{}; });
     for (std::size_t first = 0; first < x.groups; first += Layout::groups, panel += Layout::bytes)
         for (std::size_t g = 0; g < Layout::groups; ++g) {
             prefetch_ahead<Layout::bytes / Layout::groups>(panel + g * (Layout::bytes / Layout::groups));
@@ -66,7 +66,8 @@ FRUGAL_ALWAYS_INLINE void multiply_codes_by_row(const std::byte* panel, const pr
             Layout::scales(panel, g, scales);
             add_code_group<Isa, typename Layout::kind, Layout::has_offsets, 1>(codes, scales, rows, first + g, total);
         }
-    for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
+    simd::detail::unrolled<registers>([&](auto v)
+                                          __attribute__((always_inline)) { simd::store<Isa>(sums + v * width, total[0][v]); });
 }
 
 /// No unit of 16 x 16 dot products.
@@ -117,20 +118,41 @@ FRUGAL_ALWAYS_INLINE void decode_group(const std::byte* panel, std::size_t group
     }
 }
 
-/// One panel times one row of x, in f32.
+/// One panel times one row of x, in f32: numbers go from the panel to the sums without a stop in memory.
 template <class Isa, class Layout>
 FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const prepared_activations& x, std::size_t row,
                                                  float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    using simd::detail::unrolled;
     simd::vec<Isa> total[1][registers];
-    for (std::size_t v = 0; v < registers; ++v) total[0][v] = simd::vec<Isa>{};
+    unrolled<registers>([&](auto v) __attribute__((always_inline)) { total[0][v] = simd::vec<Isa>{}; });
     for (std::size_t g = 0; g < x.groups; ++g) {
-        alignas(64) float values[quant::panel_group][quant::panel_rows];
-        decode_group<Isa, Layout>(panel, g, values);
         const float* const from[1] = {x.values + row * x.stride + g * quant::panel_group};
-        add_float_group<Isa, 1>(values, from, total);
+        if constexpr (quant::coded_layout<Layout>) {
+            alignas(64) float values[quant::panel_group][quant::panel_rows];
+            decode_group<Isa, Layout>(panel, g, values);
+            add_float_group<Isa, 1>(values, from, total);
+        } else {
+            static_assert(Layout::columns == quant::panel_group);
+            // Each line of memory has the one to come fetched: all of a group's at once would wait for one another.
+            constexpr std::size_t line = 64, together = line * quant::panel_group / Layout::bytes;  // columns of a line
+            const std::byte* const block = panel + g * Layout::bytes;
+            simd::vec<Isa> dots[registers];
+            unrolled<registers>([&](auto v) __attribute__((always_inline)) { dots[v] = simd::vec<Isa>{}; });
+            for (std::size_t at = 0; at < Layout::bytes; at += line) {
+                prefetch_ahead<line>(block + at);
+                unrolled<together>([&](auto i) __attribute__((always_inline)) {
+                    const std::size_t k = at / line * together + i;
+                    const simd::vec<Isa> value = simd::broadcast<Isa>(from[0][k]);
+                    unrolled<registers>([&](auto v) __attribute__((always_inline)) {
+                        dots[v] += Layout::template column<simd::vec<Isa>>(block, v * width, k) * value;
+                    });
+                });
+            }
+            unrolled<registers>([&](auto v) __attribute__((always_inline)) { total[0][v] += dots[v]; });
+        }
     }
-    for (std::size_t v = 0; v < registers; ++v) simd::store<Isa>(sums + v * width, total[0][v]);
+    unrolled<registers>([&](auto v) __attribute__((always_inline)) { simd::store<Isa>(sums + v * width, total[0][v]); });
 }
 
 /// One panel times all rows of x, in f32.

@@ -51,8 +51,9 @@ FRUGAL_ALWAYS_INLINE void add_scaled_dots(const simd::ints<Isa> (&dots)[quant::p
                                           const float* scales, simd::vec<Isa> scale,
                                           simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
-    for (std::size_t v = 0; v < registers; ++v)
+    simd::detail::unrolled<registers>([&](auto v) __attribute__((always_inline)) {
         total[v] += __builtin_convertvector(dots[v] - shift, simd::vec<Isa>) * (simd::load<Isa>(scales + v * width) * scale);
+    });
 }
 
 /// The sum of a row's codes in a run of a group: run 0 or 1 of two, or all of it.
@@ -67,7 +68,9 @@ FRUGAL_ALWAYS_INLINE void add_offsets(const float* offsets, const std::int16_t* 
                                       simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     const simd::vec<Isa> of_x = simd::broadcast<Isa>(scale * static_cast<float>(sums[0] + sums[1]));
-    for (std::size_t v = 0; v < registers; ++v) total[v] += simd::load<Isa>(offsets + v * width) * of_x;
+    simd::detail::unrolled<registers>([&](auto v) __attribute__((always_inline)) {
+        total[v] += simd::load<Isa>(offsets + v * width) * of_x;
+    });
 }
 
 /// total[t] += the product of one group of a panel with group g of the rows x, in integers.
@@ -78,17 +81,22 @@ FRUGAL_ALWAYS_INLINE void add_code_group(const std::uint8_t* codes, const quant:
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     constexpr std::int32_t bias = Kind::offset + simd::code_bias<Isa, Kind::is_signed>;
     constexpr std::size_t runs = quant::panel_group / Kind::run;
+    using simd::detail::unrolled;  // loops over registers, which must not become loops over memory
     for (std::size_t run = 0; run < runs; ++run) {
         const std::int8_t* from[Tokens];
-        for (std::size_t t = 0; t < Tokens; ++t) from[t] = x.codes[t] + g * quant::panel_group + run * Kind::run;
+        unrolled<Tokens>([&](auto t)
+                             __attribute__((always_inline)) { from[t] = x.codes[t] + g * quant::panel_group + run * Kind::run; });
         simd::ints<Isa> dots[Tokens][registers];
         simd::quad_dots<Isa, Kind::is_signed, Kind::most, Kind::run / 4>(codes + run * Kind::run * quant::panel_rows, from, dots);
-        for (std::size_t t = 0; t < Tokens; ++t)
+        unrolled<Tokens>([&](auto t) __attribute__((always_inline)) {
             add_scaled_dots<Isa>(dots[t], bias == 0 ? 0 : bias * sum_of_run<Kind>(x.sums[t] + 2 * g, run), scales.scales[run],
                                  simd::broadcast<Isa>(x.scales[t][g]), total[t]);
+        });
     }
     if constexpr (HasOffsets)
-        for (std::size_t t = 0; t < Tokens; ++t) add_offsets<Isa>(scales.offsets, x.sums[t] + 2 * g, x.scales[t][g], total[t]);
+        unrolled<Tokens>([&](auto t) __attribute__((always_inline)) {
+            add_offsets<Isa>(scales.offsets, x.sums[t] + 2 * g, x.scales[t][g], total[t]);
+        });
 }
 
 /// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x, in integers.
@@ -147,19 +155,23 @@ FRUGAL_ALWAYS_INLINE void add_float_group(const float (&w)[quant::panel_group][q
                                           const float* const (&x)[Tokens],
                                           simd::vec<Isa> (&total)[Tokens][quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
+    using simd::detail::unrolled;  // loops over registers, which must not become loops over memory
+    constexpr std::size_t sums = Tokens * registers, step = 4;
     simd::vec<Isa> dots[Tokens][registers];
-    for (std::size_t t = 0; t < Tokens; ++t)
-        for (std::size_t v = 0; v < registers; ++v) dots[t][v] = simd::vec<Isa>{};
-    for (std::size_t k = 0; k < quant::panel_group; ++k) {
-        simd::vec<Isa> column[registers];
-        for (std::size_t v = 0; v < registers; ++v) column[v] = simd::load<Isa>(w[k] + v * width);
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
-            for (std::size_t v = 0; v < registers; ++v) dots[t][v] += column[v] * value;
-        }
-    }
-    for (std::size_t t = 0; t < Tokens; ++t)
-        for (std::size_t v = 0; v < registers; ++v) total[t][v] += dots[t][v];
+    unrolled<sums>([&](auto i) __attribute__((always_inline)) { dots[i / registers][i % registers] = simd::vec<Isa>{}; });
+    for (std::size_t first = 0; first < quant::panel_group; first += step)
+        unrolled<step>([&](auto i) __attribute__((always_inline)) {
+            const std::size_t k = first + i;
+            simd::vec<Isa> column[registers];
+            unrolled<registers>([&](auto v) __attribute__((always_inline)) { column[v] = simd::load<Isa>(w[k] + v * width); });
+            unrolled<Tokens>([&](auto t) __attribute__((always_inline)) {
+                const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
+                unrolled<registers>([&](auto v) __attribute__((always_inline)) { dots[t][v] += column[v] * value; });
+            });
+        });
+    unrolled<sums>([&](auto i) __attribute__((always_inline)) {
+        total[i / registers][i % registers] += dots[i / registers][i % registers];
+    });
 }
 
 /// code_tile in f32.

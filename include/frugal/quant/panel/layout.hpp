@@ -7,7 +7,7 @@
 /// What a panel stores is said by a *layout*, a type with
 /// - `columns`, `bytes`: a panel block covers so many columns in so many bytes; the blocks of a panel follow one another;
 /// - `pack<Format>(rows, cols, out)`: fills a zeroed panel from 16 rows of the format, null where the matrix has no more;
-/// - either `kind`, `codes` and `scales` (panel/coded.hpp), or `decode` (panel/scalars.hpp).
+/// - either `kind`, `codes` and `scales` (panel/coded.hpp), or `decode` and `column` (panel/scalars.hpp).
 #include <cstddef>
 #include <cstdint>
 

@@ -81,6 +81,35 @@ struct scalar_panel {
         }
     }
 
+    /// Column k of a group for as many rows, from r on, as a register of floats holds: decode() without a stop in memory.
+    template <class Floats>
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static Floats column(const std::byte* block, std::size_t r, std::size_t k) noexcept {
+        constexpr std::size_t rows = sizeof(Floats) / sizeof(float);
+        Floats out;
+        if constexpr (std::is_same_v<Scalar, float>) {
+            std::memcpy(&out, block + index(r, k) * sizeof(Scalar), sizeof(out));
+        } else if constexpr (std::is_same_v<Scalar, bfloat16>) {
+            typedef std::uint32_t words __attribute__((vector_size(sizeof(Floats))));
+            words pairs;
+            std::memcpy(&pairs, block + index(r, k & ~std::size_t{1}) * sizeof(Scalar), sizeof(pairs));
+            const words bits = k % 2 == 0 ? pairs << 16 : pairs & 0xFFFF0000u;
+            std::memcpy(&out, &bits, sizeof(out));
+        } else {
+            float values[rows];
+            if constexpr (std::is_same_v<Scalar, half>) {
+                detail::load_halves<rows>(block + index(r, k) * sizeof(Scalar), values);
+            } else {
+                for (std::size_t i = 0; i < rows; ++i) {
+                    Scalar value;
+                    std::memcpy(&value, block + index(r + i, k) * sizeof(Scalar), sizeof(value));
+                    values[i] = to_float(value);
+                }
+            }
+            std::memcpy(&out, values, sizeof(out));
+        }
+        return out;
+    }
+
 private:
     /// 4 x 4 words from `offset` bytes on in four rows to columns (or pairs) from k on of rows from r on.
     FRUGAL_ALWAYS_INLINE static void transpose(const std::byte* const* rows, std::size_t offset, std::size_t r, std::size_t k,
