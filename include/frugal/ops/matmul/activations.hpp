@@ -19,11 +19,24 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
+namespace detail {
+
+/// Floats that prepared rows lie apart, those of `padded` columns included: products read some rows side by side, and where
+/// rows are a multiple of a cache line apart, the same column of each lies in the same bank of the cache, if not in the same set.
+[[nodiscard]] constexpr std::size_t spread_stride(std::size_t padded) noexcept { return padded + 18; }
+
+/// Whether rows are copied so that they lie spread: a few rows are not worth it.
+[[nodiscard]] constexpr bool spreads_rows(std::size_t rows, std::size_t stride) noexcept {
+    return rows >= 16 && stride % 16 == 0;
+}
+
+}  // namespace detail
+
 /// Floats of scratch that prepare_activations takes for x [rows, cols], at most.
 [[nodiscard]] constexpr std::size_t prepared_scratch(std::size_t rows, std::size_t cols) noexcept {
     const std::size_t groups = (cols + quant::panel_group - 1) / quant::panel_group;
     // A copy filled up with zeros, and what takes more of codes with scale and sums (10 floats a group) and bfloat16 with a sum.
-    return rows * groups * (quant::panel_group + quant::panel_group / 2 + 1) + 64;
+    return rows * (detail::spread_stride(groups * quant::panel_group) + groups * (quant::panel_group / 2 + 1)) + 64;
 }
 
 /// Makes x, [tokens, columns], ready for the products of `dev`; what it needs beside x comes from `scratch` and lives until the
@@ -38,14 +51,17 @@ template <device::cpu_target Device>
     const std::size_t padded = out.groups * quant::panel_group;
     out.values = x.data();
     out.stride = x.stride();
-    if (padded != x.cols()) {
-        FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(x.rows(), padded));
-        for (std::size_t r = 0; r < x.rows(); ++r) {
-            std::memcpy(copy.row(r), x.row(r), x.cols() * sizeof(float));
-            std::memset(copy.row(r) + x.cols(), 0, (padded - x.cols()) * sizeof(float));
-        }
+    const bool spread = detail::spreads_rows(x.rows(), padded == x.cols() ? x.stride() : padded);
+    if (spread || padded != x.cols()) {
+        out.stride = spread ? detail::spread_stride(padded) : padded;
+        FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(x.rows(), out.stride));
+        dev.run_ranges(x.rows(), 16, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t r = begin; r < end; ++r) {
+                std::memcpy(copy.row(r), x.row(r), x.cols() * sizeof(float));
+                std::memset(copy.row(r) + x.cols(), 0, (padded - x.cols()) * sizeof(float));
+            }
+        });
         out.values = copy.data();
-        out.stride = padded;
     }
     if constexpr (device::activations_of<Device>::quantized) {
         FRUGAL_TRY_ASSIGN(const auto codes, scratch.template array<std::int8_t>(x.rows() * padded));
@@ -99,9 +115,9 @@ template <device::cpu_target Device>
     out.stride = 0;
     float* to = nullptr;
     if (values || (x.codes == nullptr && x.rounded == nullptr)) {
-        FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(count, padded));
+        out.stride = detail::spreads_rows(count, padded) ? detail::spread_stride(padded) : padded;
+        FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(count, out.stride));
         out.values = to = copy.data();
-        out.stride = padded;
     }
     std::span<std::int8_t> codes;
     std::span<float> scales;
@@ -125,7 +141,7 @@ template <device::cpu_target Device>
     dev.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             const prepared_activations from = x.rows_range(rows[i], 1);
-            if (to != nullptr) std::memcpy(to + i * padded, from.values, padded * sizeof(float));
+            if (to != nullptr) std::memcpy(to + i * out.stride, from.values, padded * sizeof(float));
             if (x.rounded != nullptr) {
                 std::memcpy(rounded.data() + i * padded, from.rounded, padded * sizeof(bfloat16));
                 std::memcpy(rounded_sums.data() + i * x.groups, from.sums, x.groups * sizeof(float));

@@ -184,7 +184,12 @@ void float_tile(const float_groups& w, std::size_t count, const prepared_activat
         for (std::size_t v = 0; v < registers; ++v) total[t][v] = simd::load<Isa>(sums + t * quant::panel_rows + v * width);
     for (std::size_t g = 0; g < count; ++g) {
         const float* values[Tokens];
-        for (std::size_t t = 0; t < Tokens; ++t) values[t] = x.values + (row + t) * x.stride + (first + g) * quant::panel_group;
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            values[t] = x.values + (row + t) * x.stride + (first + g) * quant::panel_group;
+            // The rows of the next tile: many rows of few columns each are no stream that a processor would fetch by itself.
+            const float* const next = values[t] + Tokens * x.stride;
+            for (std::size_t k = 0; k < quant::panel_group; k += 16) __builtin_prefetch(next + k);
+        }
         add_float_group<Isa, Tokens>(w.values[g], values, total);
     }
     for (std::size_t t = 0; t < Tokens; ++t)
