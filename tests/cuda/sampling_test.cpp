@@ -1,5 +1,9 @@
 // The choice of tokens on the emulated GPU beside the host's.
+#if defined(FRUGAL_CUDA_EMULATOR)
 #include "frugal/ops/sampling/sampling_cuda.cuh"
+#else  // on a GPU they are linked: nvcc does not read the header of the host's sampler
+#include "frugal/ops/sampling/sampling_cuda.hpp"
+#endif
 
 #include <limits>
 #include <random>
