@@ -53,26 +53,45 @@ namespace detail {
 
 namespace simd {
 
-/// The tile registers, configured for `dots` while an object lives, on the thread that made it.
-/// Anything with the same members may stand in its place (tests have one that computes in plain C++).
-class amx_tiles {
+namespace detail {
+
+/// The tile registers, configured while an object lives, on the thread that made it.
+class tile_registers {
+#if defined(__x86_64__)
+protected:
+    /// Tile 0: 16 x 16 sums; 1 and 2: 16 rows of activations of `bytes` bytes, and the weights of as many columns; 3 and 4: of
+    /// half as many.
+    FRUGAL_ALWAYS_INLINE explicit tile_registers(std::uint8_t bytes) noexcept {
+        struct alignas(64) {
+            std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+            std::uint16_t row_bytes[16] = {64, 0, 64, 0, 64};
+            std::uint8_t rows[16] = {16, 16, 0, 16, 0};
+        } tiles;
+        static_assert(sizeof(tiles) == 64);
+        tiles.row_bytes[1] = bytes;
+        tiles.row_bytes[3] = static_cast<std::uint16_t>(bytes / 2);
+        tiles.rows[2] = static_cast<std::uint8_t>(bytes / 4);
+        tiles.rows[4] = static_cast<std::uint8_t>(bytes / 8);
+        asm volatile("ldtilecfg %0" : : "m"(tiles));
+    }
+    FRUGAL_ALWAYS_INLINE ~tile_registers() { asm volatile("tilerelease"); }
+    tile_registers(const tile_registers&) = delete;
+    tile_registers& operator=(const tile_registers&) = delete;
+
+    static constexpr std::size_t line = 64;
+#endif
+};
+
+}  // namespace detail
+
+/// The tile registers, for `dots` of bytes. Anything with the same members may stand in its place (tests have one that computes
+/// in plain C++).
+class amx_tiles : detail::tile_registers {
 public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool available() noexcept { return device::amx::available(); }
 
 #if defined(__x86_64__)
-    FRUGAL_ALWAYS_INLINE amx_tiles() noexcept {
-        // Palette 1. Tile 0: sums; 1 and 2: activations and codes of 32 columns; 3 and 4: of 16.
-        struct alignas(64) {
-            std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            std::uint16_t row_bytes[16] = {64, 32, 64, 16, 64};
-            std::uint8_t rows[16] = {16, 16, 8, 16, 4};
-        } tiles;
-        static_assert(sizeof(tiles) == 64);
-        asm volatile("ldtilecfg %0" : : "m"(tiles));
-    }
-    FRUGAL_ALWAYS_INLINE ~amx_tiles() { asm volatile("tilerelease"); }
-    amx_tiles(const amx_tiles&) = delete;
-    amx_tiles& operator=(const amx_tiles&) = delete;
+    FRUGAL_ALWAYS_INLINE amx_tiles() noexcept : detail::tile_registers(32) {}
 
     /// out[t][r] = sum over k < 4 * Quads of (code k of row r) * x[t][k]. Codes: [Quads][16 rows][4], bytes; x: 16 rows of signed
     /// bytes, `stride` bytes apart.
@@ -80,7 +99,6 @@ public:
     FRUGAL_ALWAYS_INLINE void dots(const std::uint8_t* codes, const std::int8_t* x, std::size_t stride,
                                    std::int32_t (&out)[16][16]) const noexcept {
         static_assert(Quads == 8 || Quads == 4);
-        constexpr std::size_t line = 64;
         if constexpr (Quads == 8)
             asm volatile(
                 "tilezero %%tmm0\n\t"
@@ -106,28 +124,15 @@ public:
 #endif
 };
 
-/// The tile registers, configured for products of bfloat16 while an object lives, on the thread that made it. Each product of
-/// 2 * Pairs columns is the sum of the even columns plus that of the odd ones, each one after the other from 0 on by fused
-/// multiply-adds; denormal numbers are 0, NaN and infinities as always. Weights: [Pairs][16 rows][2]; x: 16 rows, `stride` bytes
-/// apart. Anything with the same members may stand in its place.
-class amx_bf16_tiles {
+/// The tile registers, for products of bfloat16. Each product of 2 * Pairs columns is the sum of the even columns plus that of
+/// the odd ones, each one after the other from 0 on by fused multiply-adds; denormal numbers are 0, NaN and infinities as always.
+/// Weights: [Pairs][16 rows][2]; x: 16 rows, `stride` bytes apart. Anything with the same members may stand in its place.
+class amx_bf16_tiles : detail::tile_registers {
 public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool available() noexcept { return device::amx::bf16_available(); }
 
 #if defined(__x86_64__)
-    FRUGAL_ALWAYS_INLINE amx_bf16_tiles() noexcept {
-        // Palette 1. Tile 0: sums; 1 and 2: activations and weights of 32 columns; 3 and 4: of 16.
-        struct alignas(64) {
-            std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            std::uint16_t row_bytes[16] = {64, 64, 64, 32, 64};
-            std::uint8_t rows[16] = {16, 16, 16, 16, 8};
-        } tiles;
-        static_assert(sizeof(tiles) == 64);
-        asm volatile("ldtilecfg %0" : : "m"(tiles));
-    }
-    FRUGAL_ALWAYS_INLINE ~amx_bf16_tiles() { asm volatile("tilerelease"); }
-    amx_bf16_tiles(const amx_bf16_tiles&) = delete;
-    amx_bf16_tiles& operator=(const amx_bf16_tiles&) = delete;
+    FRUGAL_ALWAYS_INLINE amx_bf16_tiles() noexcept : detail::tile_registers(64) {}
 
     /// out[t][r] = the product of row r of the weights with row t of x, over 2 * Pairs columns.
     template <std::size_t Pairs>
@@ -171,9 +176,6 @@ public:
                 : "memory");
         asm volatile("tilestored %%tmm0, (%0,%1,1)" : : "r"(sums), "r"(line) : "memory");
     }
-
-private:
-    static constexpr std::size_t line = 64;
 #endif
 };
 
