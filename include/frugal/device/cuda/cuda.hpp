@@ -19,6 +19,7 @@
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cuda/activations.hpp"
 #include "frugal/device/cuda/arch.hpp"
 #include "frugal/device/cuda/errors.hpp"
 #include "frugal/device/cuda/memory.hpp"
@@ -47,8 +48,7 @@ public:
     [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
 private:
-    template <cuda_arch, cpu_target, activation_policy Activations, quant::format_list, prefill_policy>
-        requires(!Activations::rounded)
+    template <cuda_arch, cpu_target, activation_policy, quant::format_list, prefill_policy>
     friend class cuda;
     gpu::device_memory memory_;
     std::vector<quant::panel_view> parts_;
@@ -65,11 +65,10 @@ private:
 /// `generation()` has changed, and nothing but `reopen()` helps.
 template <cuda_arch Arch = sm_90, cpu_target Host = cpu<>, activation_policy Activations = default_activations,
           quant::format_list Formats = quant::all, prefill_policy Prefill = prefill::exact>
-    requires(!Activations::rounded)  // products in bfloat16 are a matter of Prefill here
 class cuda : public host_side<Host> {
 public:
     using arch = Arch;
-    using activations = Activations;
+    using activations = typename cuda_activations<Activations>::type;
     using host_side<Host>::counters;
     using host_side<Host>::run;
     using image = cuda_image;
