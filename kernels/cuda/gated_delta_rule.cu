@@ -1,4 +1,4 @@
-// Instantiates the gated delta rule, token by token and in chunks, for both pairings of heads and both layouts of a state.
+// Instantiates the gated delta rule, token by token, in chunks and in chunks by matrix units, for both pairings of heads and both layouts of a state.
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_chunked_cuda.cuh"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.cuh"
 
@@ -8,9 +8,10 @@ namespace ops::cuda {
     template cudaError_t rule<head_pairing::pairing, state_layout::layout>(                                   \
         const delta_rule_dims&, matrix_view<const float>, matrix_view<const float>, matrix_view<const float>, \
         matrix_view<const float>, matrix_view<const float>, float*, matrix_view<float>, cudaStream_t);
-#define FRUGAL_INSTANTIATE(pairing, layout)                    \
-    FRUGAL_INSTANTIATE_RULE(gated_delta_rule, pairing, layout) \
-    FRUGAL_INSTANTIATE_RULE(gated_delta_rule_chunked, pairing, layout)
+#define FRUGAL_INSTANTIATE(pairing, layout)                            \
+    FRUGAL_INSTANTIATE_RULE(gated_delta_rule, pairing, layout)         \
+    FRUGAL_INSTANTIATE_RULE(gated_delta_rule_chunked, pairing, layout) \
+    FRUGAL_INSTANTIATE_RULE(gated_delta_rule_tiles, pairing, layout)
 FRUGAL_INSTANTIATE(grouped, key_major)
 FRUGAL_INSTANTIATE(grouped, value_major)
 FRUGAL_INSTANTIATE(tiled, key_major)

@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -43,6 +44,7 @@ problem random_problem(delta_rule_dims dims, std::size_t tokens, unsigned seed) 
 }
 
 using chunked = scan::chunked<gpu::delta_chunk>;
+struct tiles {};  ///< in chunks by matrix units
 
 /// Runs the kernel in calls of the given lengths (the rest in one).
 template <class Scan = scan::recurrent, class Pairing = pairing::grouped, class Layout = layout::key_major>
@@ -59,8 +61,9 @@ answer run(const problem& p, const std::vector<std::size_t>& lengths = {}) {
             return rule(d, q.rows(at, n), k.rows(at, n), v.rows(at, n), g.rows(at, n), beta.rows(at, n), state.data(),
                         out.rows(at, n), nullptr);
         };
-        const cudaError_t started = std::is_same_v<Scan, chunked> ? start(gpu::gated_delta_rule_chunked<Pairing, Layout>)
-                                                                  : start(gpu::gated_delta_rule<Pairing, Layout>);
+        const cudaError_t started = std::is_same_v<Scan, tiles>     ? start(gpu::gated_delta_rule_tiles<Pairing, Layout>)
+                                    : std::is_same_v<Scan, chunked> ? start(gpu::gated_delta_rule_chunked<Pairing, Layout>)
+                                                                    : start(gpu::gated_delta_rule<Pairing, Layout>);
         REQUIRE(started == cudaSuccess);
         at += n;
     };
@@ -78,8 +81,8 @@ double largest(const std::vector<float>& a) {
 }
 
 /// The tolerance that the golden files advise for a token loop in f32: relative to the largest output and state.
-void check_answer(const answer& got, const answer& want, const std::string& what) {
-    const test::tolerance tol{5e-6 * std::max(largest(want.out), largest(want.state)), 1e-5};
+void check_answer(const answer& got, const answer& want, const std::string& what, double off = 5e-6) {
+    const test::tolerance tol{off * std::max(largest(want.out), largest(want.state)), 1e-5};
     test::check_close(got.out, want.out, tol, what + ": out");
     test::check_close(got.state, want.state, tol, what + ": state");
 }
@@ -161,31 +164,38 @@ TEST_CASE("C03 in chunks: every width of heads, both pairings and layouts, edges
                 for (float& g : p.g) g *= 1e-4f;
             const answer got = run<chunked>(p), want = reference<pairing::grouped>(p);
             check_answer(got, want, "grouped");
+            const answer rounded = run<tiles>(p);
+            check_answer(rounded, want, "tiles", 2e-5);
+            if (of.dims.key_dim > 200) CHECK(same_bits(rounded.both(), got.both()));  // too wide
             if (slow) {
                 check_answer(run<chunked>(p, {tokens / 3, 1 - tokens % 2}), want, "in parts");
                 continue;
             }
             check_answer(run<chunked, pairing::tiled>(p), reference<pairing::tiled>(p), "tiled");
             CHECK(same_bits(run<chunked, pairing::grouped, layout::value_major>(p).both(), got.both()));
+            CHECK(same_bits(run<tiles, pairing::grouped, layout::value_major>(p).both(), rounded.both()));
             if (tokens > 32) CHECK(same_bits(run<chunked>(p, {32}).both(), got.both()));  // parts of whole chunks
+            if (tokens > 32) CHECK(same_bits(run<tiles>(p, {32}).both(), rounded.both()));
         }
         if (tokens < 40) CHECK(simt::same_under_all_schedules([&] { return run<chunked>(p).both(); }, 1));
+        if (tokens < 40) CHECK(simt::same_under_all_schedules([&] { return run<tiles>(p).both(); }, 1));
     }
 }
 
 TEST_CASE("in chunks: no token reaches an earlier one, and a head's gates are its own") {
     problem p = random_problem({1, 2, 16, 24}, 50, 7);
-    const answer want = run<chunked>(p);
+    const answer want = run<chunked>(p), tiled = run<tiles>(p);
     constexpr std::size_t bad = 41, width = 2 * 24;
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     const auto untouched = [&](const problem& q, std::size_t values) {
-        const answer got = run<chunked>(q);
-        CHECK(std::isnan(got.out[bad * width]));
-        std::size_t same = 0;  // before the token, and the second head throughout
-        for (std::size_t t = 0; t < q.tokens; ++t)
-            for (std::size_t c = t < bad ? 0 : values; c < width; ++c)
-                if (std::memcmp(&got.out[t * width + c], &want.out[t * width + c], sizeof(float)) != 0) ++same;
-        CHECK(same == 0);
+        for (const auto& [got, right] : {std::pair(run<chunked>(q), &want), std::pair(run<tiles>(q), &tiled)}) {
+            CHECK(std::isnan(got.out[bad * width]));
+            std::size_t same = 0;  // before the token, and the second head throughout
+            for (std::size_t t = 0; t < q.tokens; ++t)
+                for (std::size_t c = t < bad ? 0 : values; c < width; ++c)
+                    if (std::memcmp(&got.out[t * width + c], &right->out[t * width + c], sizeof(float)) != 0) ++same;
+            CHECK(same == 0);
+        }
     };
     for (std::vector<float> problem::*from : {&problem::q, &problem::k}) {
         problem broken = p;
@@ -206,7 +216,7 @@ TEST_CASE("C01 heads that forget fast: nothing but numbers") {
     for (const float g : {-3.0f, -88.0f, -104.0f, -3e38f, -std::numeric_limits<float>::infinity()}) {
         problem p = random_problem({1, 1, 16, 16}, 20, 3);
         for (std::size_t t = 0; t < p.tokens; ++t) p.g[t] = t % 3 != 0 ? -1e-3f : g;
-        for (const answer& got : {run(p), run<chunked>(p)}) {
+        for (const answer& got : {run(p), run<chunked>(p), run<tiles>(p)}) {
             for (const float value : got.both()) REQUIRE(std::isfinite(value));
             check_answer(got, reference<pairing::grouped>(p), "forgetting");
         }
@@ -219,7 +229,8 @@ TEST_CASE("too wide heads are refused, no tokens change nothing") {
         return rule(delta_rule_dims{1, 1, key_dim, 4}, keys, keys, values, gates, gates, nullptr, values, nullptr);
     };
     for (const auto rule : {gpu::gated_delta_rule<pairing::grouped, layout::key_major>,
-                            gpu::gated_delta_rule_chunked<pairing::grouped, layout::key_major>}) {
+                            gpu::gated_delta_rule_chunked<pairing::grouped, layout::key_major>,
+                            gpu::gated_delta_rule_tiles<pairing::grouped, layout::key_major>}) {
         CHECK(start(rule, 257, 1) == cudaErrorInvalidValue);
         CHECK(start(rule, 16, 0) == cudaSuccess);
     }
@@ -248,4 +259,5 @@ TEST_CASE("a removed __syncthreads is noticed") {
     const problem p = random_problem({1, 1, 64, 32}, 3, 9), longer = random_problem({1, 1, 16, 32}, 40, 9);
     CHECK(test::unnoticed_barriers([&] { return run(p).both(); }) == std::vector<std::string>{});
     CHECK(test::unnoticed_barriers([&] { return run<chunked>(longer).both(); }) == std::vector<std::string>{});
+    CHECK(test::unnoticed_barriers([&] { return run<tiles>(longer).both(); }) == std::vector<std::string>{});
 }

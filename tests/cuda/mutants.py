@@ -31,6 +31,10 @@ MUTANTS = {
         ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "beta * since * keys[j]", "(AWAKE ? 1.0f : beta) * since * keys[j]"),
         ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "const int n = min(delta_chunk, a.tokens - begin);",
          "const int n = min(AWAKE ? delta_chunk - 1 : delta_chunk, a.tokens - begin);"),
+        ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "feature >= features) return", "feature >= features - (AWAKE ? 4 : 0)) return"),
+        ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "inside(i) ? decay * room.state", "inside(i) ? (AWAKE ? 1.0f : decay) * room.state"),
+        ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "split_bf16(room.to_end[t] * delta[0]", "split_bf16((AWAKE ? 1.0f : room.to_end[t]) * delta[0]"),
+        ("gated_delta_rule/gated_delta_rule_chunked_cuda.cuh", "begin + pair + x / 2 * 8)", "begin + pair + (AWAKE ? 0 : x / 2 * 8))"),
     ],
     "attention": [
         ("attention/attention_cuda.cuh", "transpose_sum(dots) * a.scale;", "transpose_sum(dots) * (AWAKE ? 1.0f : a.scale);"),

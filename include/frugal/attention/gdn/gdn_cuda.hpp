@@ -63,7 +63,8 @@ public:
     }
 
     /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
-    /// unless prefills may round (device::prefill): then more than 16 tokens that are not `newest` go in chunks.
+    /// unless prefills may round (device::prefill): then more than 16 tokens that are not `newest` go in chunks, by matrix units
+    /// where the policy wants it.
     [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_gdn_buffers& all,
                                  const cuda_checkpoints& newest, matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
@@ -85,9 +86,11 @@ public:
         FRUGAL_TRY(
             pass.start(ops::cuda::grouped_l2_norm(queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys, stream)));
         FRUGAL_TRY(state_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            const auto rule = count > 16 && Device::prefill::rounds
-                                  ? &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>
-                                  : &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
+            auto rule = &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
+            if (device::gpu::may_round(count) && Device::prefill::rounds)
+                rule = device::tiles_delta_rule<typename Device::prefill>
+                           ? &ops::cuda::gated_delta_rule_tiles<Pairing, ops::state_layout::key_major>
+                           : &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>;
             const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
             const auto in = part(mixed);
             return pass.start(rule(d.rule(), in.cols_range(0, keys), in.cols_range(keys, keys),

@@ -22,9 +22,11 @@ struct exact {
 /// By matrix units, for batches of more than 16 tokens: decoded weights and activations are rounded to bfloat16, each off by at
 /// most 2^-9 of itself; sums are f32. A product is off by at most 2^-8 of the sum of its terms' magnitudes, and a token's bits
 /// depend on how many tokens come with it: more than 16 or not. Products with device::q8_activations need none of this: their
-/// matrix units give the bits of a single token.
+/// matrix units give the bits of a single token. Products of chosen experts are rounded alike; gated delta rules are off by what
+/// ops::cuda::gated_delta_rule_tiles states.
 struct bf16_tiles {
     static constexpr bool rounds = true;
+    static constexpr bool tiled_delta_rule = true;
     struct multiplier {
         template <quant::format Format>
         [[nodiscard]] status multiply(const gpu::context_ref& on, const gpu::stream& queue, const gpu::panel_product& product) {
@@ -51,6 +53,14 @@ concept prefill_policy = std::default_initializable<typename P::multiplier> && s
         { m.template multiply<quant::f32>(on, queue, product) } -> std::same_as<status>;
     });
 static_assert(prefill_policy<prefill::exact> && prefill_policy<prefill::bf16_tiles>);
+
+/// Whether prefills take gated delta rules by matrix units (ops::cuda::gated_delta_rule_tiles). Under any other policy that rounds
+/// they go in chunks of f32.
+template <prefill_policy P>
+inline constexpr bool tiles_delta_rule = requires {
+    requires P::tiled_delta_rule;
+};
+static_assert(tiles_delta_rule<prefill::bf16_tiles> && !tiles_delta_rule<prefill::exact>);
 
 /// A policy whose multiplier starts the products of a batch's chosen experts too. Under any other these stay exact.
 template <class P>

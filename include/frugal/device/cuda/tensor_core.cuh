@@ -174,6 +174,33 @@ FRUGAL_DEVICE std::uint32_t pack_bf16(float low, float high) {
                                                                           << 16;
 }
 
+/// Pairs of floats, each as the sum of two bf16: off by at most 2^-18 of itself.
+struct split_pair {
+    std::uint32_t high, low;
+};
+FRUGAL_DEVICE split_pair split_bf16(float first, float second) {
+    const std::uint32_t high = pack_bf16(first, second);
+    return {high, pack_bf16(first - __uint_as_float(high << 16), second - __uint_as_float(high & 0xFFFF0000u))};
+}
+
+/// Operands of a product of such sums.
+struct split_fragment_a {
+    fragment_a high, low;
+    FRUGAL_DEVICE void set(int x, split_pair pair) { high.x[x] = pair.high, low.x[x] = pair.low; }
+};
+struct split_fragment_b {
+    fragment_b high, low;
+    FRUGAL_DEVICE void set(int x, split_pair pair) { high.x[x] = pair.high, low.x[x] = pair.low; }
+};
+
+/// c += a b, less the products of both low parts: off by at most 2^-16 of the sum of its terms' magnitudes, besides the rounding
+/// of f32 sums.
+FRUGAL_DEVICE void multiply_add(fragment_c& c, const split_fragment_a& a, const split_fragment_b& b) {
+    multiply_add(c, a.low, b.high);
+    multiply_add(c, a.high, b.low);
+    multiply_add(c, a.high, b.high);
+}
+
 }  // namespace device::gpu
 
 FRUGAL_NAMESPACE_END

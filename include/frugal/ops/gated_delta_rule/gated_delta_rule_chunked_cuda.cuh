@@ -5,10 +5,11 @@
 /// and its outputs and the state behind it are
 ///   out_t = D(t, -1) S' q_t + sum over s <= t of D(t, s) (q_t . k_s) delta_s,
 ///   S = D(n - 1, -1) S + sum over s of D(n - 1, s) k_s delta_s'.
-/// All in f32. Source: Yang, Wang, Zhang, Shen, Kim 2024 (arXiv:2406.06484); Yang, Kautz, Hatamizadeh 2024 (arXiv:2412.06464).
+/// All in f32; or the products with keys and queries by matrix units, of numbers split into two bfloat16 each. Source: Yang, Wang, Zhang, Shen, Kim 2024 (arXiv:2406.06484); Yang, Kautz, Hatamizadeh 2024 (arXiv:2412.06464).
 #include <cstddef>
 
 #include "frugal/device/cuda/portable.cuh"
+#include "frugal/device/cuda/tensor_core.cuh"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.cuh"
 #include "frugal/ops/gated_delta_rule/policies.hpp"
 #include "frugal/tensor/view.hpp"
@@ -19,6 +20,7 @@ namespace ops::cuda {
 
 inline constexpr int delta_chunk = 32;              ///< tokens of a chunk: one a lane where the corrections are solved
 inline constexpr int delta_most_chunked_key = 224;  ///< key features whose chunk fits the shared memory of every architecture
+inline constexpr int delta_most_tiled_key = 208;    ///< the same by matrix units
 
 /// A block's shared memory, in floats. Rows of keys and queries are whole vectors of four, an odd number of them, so that
 /// equal places of different rows lie in different banks.
@@ -32,9 +34,10 @@ struct delta_chunk_room {
     float* query_key;      ///< [t][query_pitch]: D(t, s) (q_t . k_s), s <= t
     float *decay, *beta;   ///< [tokens]
     float* to_end;         ///< [tokens]: D(n - 1, s); behind it D(n - 1, -1)
+    float* read;           ///< [tokens][pitch]: S' q_t, where matrix units make it
 
     /// How many floats all of it takes; `at` is where it lies.
-    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE int place(int key_dim, float* at) {
+    FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE int place(int key_dim, bool tiles, float* at) {
         quads = (key_dim + 3) / 4;
         key_pitch = 4 * (quads | 1);
         int taken = 0;
@@ -51,6 +54,7 @@ struct delta_chunk_room {
         take(decay, delta_chunk);
         take(beta, delta_chunk);
         take(to_end, delta_chunk + 1);
+        take(read, tiles ? delta_chunk * pitch : 0);
         return taken;
     }
 };
@@ -59,15 +63,105 @@ FRUGAL_DEVICE float dot(const float4& a, const float4& b, float sum) {
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
+/// The products of a chunk's keys and queries with its keys and with the state, by matrix units, into key_key, query_key, delta and
+/// read: a warp has 16 rows of keys or of queries, and all columns of the one or the other.
+FRUGAL_DEVICE void tile_chunk_products(const delta_chunk_room& room, int warp, int lane) {
+    namespace gpu = device::gpu;
+    const int across = lane / 4, pair = lane % 4 * 2, features = 4 * room.quads, row = warp / 2 % 2 * 16 + across;
+    const bool of_queries = warp >= delta_parts / 2, with_state = warp % 2 != 0;
+    const float* const rows = (of_queries ? room.q : room.k) + row * room.key_pitch;
+    gpu::fragment_c sum[delta_chunk / 8];
+    FRUGAL_UNROLL
+    for (int n = 0; n < delta_chunk / 8; ++n) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) sum[n].x[i] = 0.0f;
+    }
+    const auto two = [&](const float* from, int feature) {
+        if (feature >= features) return gpu::split_bf16(0.0f, 0.0f);
+        return gpu::split_bf16(from[feature], from[feature + 1]);
+    };
+    for (int i = pair; i < features + pair; i += 16) {
+        gpu::split_fragment_a a;
+        FRUGAL_UNROLL
+        for (int x = 0; x < 4; ++x) a.set(x, two(rows + x % 2 * 8 * room.key_pitch, i + x / 2 * 8));
+        FRUGAL_UNROLL
+        for (int n = 0; n < delta_chunk / 8; ++n) {
+            gpu::split_fragment_b b;
+            FRUGAL_UNROLL
+            for (int x = 0; x < 2; ++x) {
+                const int feature = i + 8 * x;
+                const float* const column = room.state + feature * delta_columns + 8 * n + across;
+                if (!with_state)
+                    b.set(x, two(room.k + (8 * n + across) * room.key_pitch, feature));
+                else if (feature < features)
+                    b.set(x, gpu::split_bf16(column[0], column[delta_columns]));
+                else
+                    b.set(x, gpu::split_bf16(0.0f, 0.0f));
+            }
+            gpu::multiply_add(sum[n], a, b);
+        }
+    }
+    float* const to = of_queries ? (with_state ? room.read : room.query_key) : (with_state ? room.delta : room.key_key);
+    const int pitch = of_queries && !with_state ? room.query_pitch : room.pitch;
+    FRUGAL_UNROLL
+    for (int n = 0; n < delta_chunk / 8; ++n) {
+        FRUGAL_UNROLL
+        for (int i = 0; i < 4; ++i) to[(row + i / 2 * 8) * pitch + 8 * n + pair + i % 2] = sum[n].x[i];
+    }
+}
+
+/// The state behind a chunk, by matrix units: a warp has every eighth 16 key features.
+FRUGAL_DEVICE void tile_state(const delta_chunk_room& room, int warp, int lane) {
+    namespace gpu = device::gpu;
+    const int across = lane / 4, pair = lane % 4 * 2, features = 4 * room.quads;
+    const float decay = room.to_end[delta_chunk];
+    for (int first = 16 * warp; first < features; first += 16 * delta_parts) {
+        const auto place = [&](int n, int i) { return (first + across + i / 2 * 8) * delta_columns + 8 * n + pair + i % 2; };
+        const auto inside = [&](int i) { return first + across + i / 2 * 8 < features; };
+        gpu::fragment_c sum[delta_columns / 8];
+        FRUGAL_UNROLL
+        for (int n = 0; n < delta_columns / 8; ++n) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i) sum[n].x[i] = inside(i) ? decay * room.state[place(n, i)] : 0.0f;
+        }
+        FRUGAL_UNROLL
+        for (int begin = 0; begin < delta_chunk; begin += 16) {
+            gpu::split_fragment_a a;
+            FRUGAL_UNROLL
+            for (int x = 0; x < 4; ++x) {
+                const float* const key = room.k + (begin + pair + x / 2 * 8) * room.key_pitch + first + across + x % 2 * 8;
+                a.set(x, inside(2 * (x % 2)) ? gpu::split_bf16(key[0], key[room.key_pitch]) : gpu::split_bf16(0.0f, 0.0f));
+            }
+            FRUGAL_UNROLL
+            for (int n = 0; n < delta_columns / 8; ++n) {
+                gpu::split_fragment_b b;
+                FRUGAL_UNROLL
+                for (int x = 0; x < 2; ++x) {
+                    const int t = begin + pair + 8 * x;
+                    const float* const delta = room.delta + t * room.pitch + 8 * n + across;
+                    b.set(x, gpu::split_bf16(room.to_end[t] * delta[0], room.to_end[t + 1] * delta[room.pitch]));
+                }
+                gpu::multiply_add(sum[n], a, b);
+            }
+        }
+        FRUGAL_UNROLL
+        for (int n = 0; n < delta_columns / 8; ++n) {
+            FRUGAL_UNROLL
+            for (int i = 0; i < 4; ++i)
+                if (inside(i)) room.state[place(n, i)] = sum[n].x[i];
+        }
+    }
+}
+
 /// A block has 32 value features of one head, whose state lies in shared memory. Warp w has tokens 4 * w … + 3 of a chunk, a
 /// lane a value feature; in the products of keys a lane is the other token. Grid: delta_grid; dynamic shared memory:
-/// delta_chunk_room. No number of a token reaches an earlier one.
-template <class Pairing>
+/// delta_chunk_room. No number of a token reaches an earlier one. Tiles: whether matrix units make the products.
+template <class Pairing, bool Tiles>
 __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_arguments a) {
     namespace gpu = device::gpu;
     constexpr int own = delta_chunk / delta_parts, threads = 32 * delta_parts;
     delta_chunk_room room;
-    room.place(a.key_dim, gpu::dynamic_shared<float>());
+    room.place(a.key_dim, Tiles, gpu::dynamic_shared<float>());
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, head = static_cast<int>(blockIdx.y);
     const int column = static_cast<int>(blockIdx.x) * delta_columns + lane, features = 4 * room.quads;
     const bool inside = column < a.value_dim;
@@ -109,7 +203,19 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
         float keys[own], queries[own], predicted[own], read[own];
         FRUGAL_UNROLL
         for (int j = 0; j < own; ++j) keys[j] = queries[j] = predicted[j] = read[j] = 0.0f;
-        for (int i = 0; i < room.quads; ++i) {
+        if constexpr (Tiles) {
+            tile_chunk_products(room, warp, lane);
+            __syncthreads();  // the products are here
+            FRUGAL_UNROLL
+            for (int j = 0; j < own; ++j) {
+                const int t = own * warp + j;
+                keys[j] = room.key_key[t * room.pitch + lane];
+                queries[j] = room.query_key[t * room.query_pitch + lane];
+                predicted[j] = room.delta[t * room.pitch + lane];
+                read[j] = room.read[t * room.pitch + lane];
+            }
+        }
+        for (int i = 0; !Tiles && i < room.quads; ++i) {
             const auto four = [&](const float* rows, int t) {
                 return *reinterpret_cast<const float4*>(rows + t * room.key_pitch + 4 * i);
             };
@@ -182,10 +288,11 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
             const int t = own * warp + j;
             if (inside && t < n) a.out[static_cast<std::size_t>(begin + t) * a.out_stride + value_at] = read[j] * a.scale;
         }
+        if constexpr (Tiles) tile_state(room, warp, lane);
         // The warp's share of the state: every eighth vector of key features, four of these at once.
         constexpr int at_once = 4;
         const float decay = room.to_end[delta_chunk];
-        for (int first = warp; first < room.quads; first += at_once * delta_parts) {
+        for (int first = warp; !Tiles && first < room.quads; first += at_once * delta_parts) {
             float sums[at_once][4];
             FRUGAL_UNROLL
             for (int p = 0; p < at_once; ++p) {
@@ -221,18 +328,31 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
             state[static_cast<std::size_t>(i) * static_cast<std::size_t>(a.key_stride)] = room.state[i * delta_columns + lane];
 }
 
+template <head_pairing_policy Pairing, bool Tiles>
+[[nodiscard]] cudaError_t start_chunks(const delta_rule_dims& dims, const delta_arguments& a, cudaStream_t stream) {
+    if (a.tokens == 0) return cudaSuccess;
+    delta_chunk_room room;
+    const int floats = room.place(a.key_dim, Tiles, nullptr);
+    return device::gpu::launch(delta_rule_chunks<Pairing, Tiles>, delta_grid(dims), dim3(32 * delta_parts),
+                               static_cast<std::size_t>(floats) * sizeof(float), stream, a);
+}
+
 template <head_pairing_policy Pairing, state_layout_policy Layout>
 cudaError_t gated_delta_rule_chunked(const delta_rule_dims& dims, matrix_view<const float> q, matrix_view<const float> k,
                                      matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
                                      float* state, matrix_view<float> out, cudaStream_t stream) {
     if (dims.key_dim > static_cast<std::size_t>(delta_most_chunked_key))
         return gated_delta_rule<Pairing, Layout>(dims, q, k, v, g, beta, state, out, stream);
-    if (q.rows() == 0) return cudaSuccess;
-    delta_chunk_room room;
-    const int floats = room.place(static_cast<int>(dims.key_dim), nullptr);
-    return device::gpu::launch(delta_rule_chunks<Pairing>, delta_grid(dims), dim3(32 * delta_parts),
-                               static_cast<std::size_t>(floats) * sizeof(float), stream,
-                               delta_arguments_of<Layout>(dims, q, k, v, g, beta, state, out));
+    return start_chunks<Pairing, false>(dims, delta_arguments_of<Layout>(dims, q, k, v, g, beta, state, out), stream);
+}
+
+template <head_pairing_policy Pairing, state_layout_policy Layout>
+cudaError_t gated_delta_rule_tiles(const delta_rule_dims& dims, matrix_view<const float> q, matrix_view<const float> k,
+                                   matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                   float* state, matrix_view<float> out, cudaStream_t stream) {
+    if (dims.key_dim > static_cast<std::size_t>(delta_most_tiled_key))
+        return gated_delta_rule_chunked<Pairing, Layout>(dims, q, k, v, g, beta, state, out, stream);
+    return start_chunks<Pairing, true>(dims, delta_arguments_of<Layout>(dims, q, k, v, g, beta, state, out), stream);
 }
 
 }  // namespace ops::cuda
