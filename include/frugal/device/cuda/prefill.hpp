@@ -54,8 +54,8 @@ concept prefill_policy = std::default_initializable<typename P::multiplier> && s
     });
 static_assert(prefill_policy<prefill::exact> && prefill_policy<prefill::bf16_tiles>);
 
-/// Whether prefills take gated delta rules by matrix units (ops::cuda::gated_delta_rule_tiles). Under any other policy that rounds
-/// they go in chunks of f32.
+/// Whether prefills take gated delta rules by matrix units (ops::cuda::gated_delta_rule_tiles). Under any other policy that
+/// rounds they go in chunks of f32.
 template <prefill_policy P>
 inline constexpr bool tiles_delta_rule = requires {
     requires P::tiled_delta_rule;
