@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -93,13 +94,16 @@ TEST_CASE("draws are those of the host's sampler: cuts by rank and share, ties, 
                     }
             CHECK(drawn(logits, draws) == want);
         }
-    const auto logits = normal_numbers(400, 3);
-    const auto some = [&] {
-        const auto tokens = drawn(logits, {{0.3, 1.0f, 0.95f, 50}, {0.9, 1.0f, 1.0f, 399}});
-        return std::vector<float>(tokens.begin(), tokens.end());
-    };
-    CHECK(simt::same_under_all_schedules(some));
-    if (simt::access_checks_active()) CHECK(test::unnoticed_barriers(some) == std::vector<std::string>{});
+    // More logits than threads, and as many candidates as there are logits.
+    const auto many = normal_numbers(1500, 3), few = normal_numbers(400, 4);
+    for (const auto& [logits, top_k] : {std::pair(&many, 50u), std::pair(&few, 400u)}) {
+        const auto run = [&row = *logits, most = top_k] {
+            const auto tokens = drawn(row, {{0.3, 1.0f, 0.95f, most}, {0.9, 1.0f, 1.0f, most}});
+            return std::vector<float>(tokens.begin(), tokens.end());
+        };
+        CHECK(simt::same_under_all_schedules(run));
+        if (simt::access_checks_active()) CHECK(test::unnoticed_barriers(run) == std::vector<std::string>{});
+    }
 }
 
 TEST_CASE("there is no draw from logits that are no numbers, or between more tokens than a block ranks") {

@@ -26,7 +26,7 @@ struct choice_shared {
 
 /// Writes the indices of the best `wanted` of n scores, or all if there are no more: in the order that they are listed in, and
 /// of equal scores the ones listed first. at(i): the index of the i-th. A radix search for the least score that is taken, by all
-/// threads of a block.
+/// threads of a block; a thread then sees those places of `out` that are its own: threadIdx.x + a multiple of Threads.
 template <int Threads, class At>
 FRUGAL_DEVICE void choose_best(choice_shared<Threads>& shared, const float* __restrict__ scores, std::uint32_t n,
                                std::uint32_t wanted_all, const At& at, std::uint32_t* __restrict__ out) {

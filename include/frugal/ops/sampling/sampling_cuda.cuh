@@ -86,7 +86,6 @@ __global__ void __launch_bounds__(Threads)
     const std::uint32_t count = min(draw.top_k, all);
     choose_best<Threads>(
         shared.choice, own, all, count, [](std::uint32_t i) { return i; }, shared.listed);
-    __syncthreads();  // the candidates are listed
     const double greatest = static_cast<double>(own[best]), temperature = static_cast<double>(draw.temperature);
     for (std::uint32_t i = threadIdx.x; i < count; i += Threads) {
         const float logit = own[shared.listed[i]];
