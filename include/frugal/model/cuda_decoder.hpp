@@ -180,7 +180,8 @@ public:
             if (done && each.bytes != 0) done = dev.queue().download(bytes.data() + at, each.data, each.bytes);
             at += each.bytes;
         }
-        if (done) done = dev.queue().synchronize();
+        // Also after a failure: what was queued before it still refers to `bytes`.
+        if (status waited = dev.queue().synchronize(); done) done = std::move(waited);
         FRUGAL_TRY(dev.note(std::move(done)));
         out.write(cuda_sequence_header{model_, precisions(), length_});
         out.write_span(std::span<const std::byte>(bytes));
@@ -209,7 +210,8 @@ public:
             at += each.bytes;
         }
         if (done) done = store_length(length);
-        if (done) done = dev.queue().synchronize();
+        // Also after a failure: what was queued before it still refers to `bytes`.
+        if (status waited = dev.queue().synchronize(); done) done = std::move(waited);
         FRUGAL_TRY(dev.note(std::move(done)));
         begin_at(length);
         return {};
