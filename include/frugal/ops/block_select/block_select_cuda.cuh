@@ -1,6 +1,5 @@
 #pragma once
 /// Choice of the best blocks of a query on a GPU, by the rule of ops/block_select/block_select.hpp.
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -142,7 +141,7 @@ cudaError_t select_blocks(matrix_view<const float> q, std::size_t heads, const s
     }
     constexpr unsigned threads = 512;
     const auto rows_count = static_cast<unsigned>(q.rows());
-    const std::size_t segments = select_candidates(q.rows(), complete, top) / (q.rows() * std::max<std::size_t>(top, 1));
+    const std::size_t segments = select_segments(q.rows(), complete, top);
     if (segments != 0) {
         const cudaError_t started = device::gpu::launch(
             choose_in_segments<Scalar, threads>, dim3(static_cast<unsigned>(segments), rows_count), dim3(threads), 0, stream,

@@ -24,10 +24,14 @@ inline constexpr std::size_t select_segment = 8192;
 /// Rows that are few: more of them keep a GPU busy with one block of threads each.
 inline constexpr std::size_t select_few_rows = 64;
 
+/// Segments that a row's scores are cut into; 0: they are not.
+[[nodiscard]] constexpr std::size_t select_segments(std::size_t rows, std::size_t complete, std::size_t top) noexcept {
+    if (rows > select_few_rows || complete <= select_segment || top > select_segment || top == 0) return 0;
+    return (complete + select_segment - 1) / select_segment;
+}
 /// Candidates that select_blocks wants room for.
 [[nodiscard]] constexpr std::size_t select_candidates(std::size_t rows, std::size_t complete, std::size_t top) noexcept {
-    if (rows > select_few_rows || complete <= select_segment || top > select_segment) return 0;
-    return rows * ((complete + select_segment - 1) / select_segment) * top;
+    return rows * select_segments(rows, complete, top) * top;
 }
 
 /// As ops::select_blocks, on device memory: q [rows, heads * dim]; rows [q.rows()], each with at most `complete` blocks;
