@@ -254,8 +254,8 @@ private:
         // Every kernel runs once: a driver loads a kernel when it first starts, which a recording must not see.
         *buffers_.described.template as<ops::cuda::step_token>() = {};
         *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {};
-        for (const outcome wanted : {outcome::token, outcome::drawn})
-            FRUGAL_TRY(queue_step(dev, 1, 1, wanted, bound_for(1), newest(1)));
+        FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1), newest(1)));
+        FRUGAL_TRY(queue_choice(dev, outcome::drawn, buffers_.logits.rows_range(0, 1)));
         FRUGAL_TRY(zero_states());
         FRUGAL_TRY(dev.queue().synchronize());
         for (const outcome wanted : {outcome::logits, outcome::token, outcome::drawn})
@@ -416,17 +416,21 @@ private:
             FRUGAL_TRY(layers_.output_connection.mix(pass, dims_.hyper, buffers_.hyper, ends, last));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(last));
         FRUGAL_TRY(pass.multiply(layers_.head ? *layers_.head : layers_.embedding, input, {logits}));
-        auto* const down = buffers_.results.template as<std::byte>();
         if (what == outcome::logits)
-            return dev.queue().download(down, logits.data(), wanted * config_.vocabulary * sizeof(float));
-        const matrix_view<const float> newest_logits = logits.rows_range(wanted - 1, 1);
+            return dev.queue().download(buffers_.results.template as<std::byte>(), logits.data(),
+                                        wanted * config_.vocabulary * sizeof(float));
+        return queue_choice(dev, what, logits.rows_range(wanted - 1, 1));
+    }
+    /// Queues the choice of a token from a row of logits: to the results.
+    [[nodiscard]] status queue_choice(device_type& dev, outcome what, matrix_view<const float> logits) {
+        const pass_type& pass = *buffers_.pass;
         if (what == outcome::token) {
-            FRUGAL_TRY(pass.start(ops::cuda::greedy(newest_logits, buffers_.chosen, stream)));
+            FRUGAL_TRY(pass.start(ops::cuda::greedy(logits, buffers_.chosen, pass.stream())));
         } else {
             FRUGAL_TRY(dev.queue().upload(buffers_.how, buffers_.how_described.template as<std::byte>(), sizeof(*buffers_.how)));
-            FRUGAL_TRY(pass.start(ops::cuda::sample(newest_logits, buffers_.how, buffers_.chosen, stream)));
+            FRUGAL_TRY(pass.start(ops::cuda::sample(logits, buffers_.how, buffers_.chosen, pass.stream())));
         }
-        return dev.queue().download(down, buffers_.chosen, sizeof(*buffers_.chosen));
+        return dev.queue().download(buffers_.results.template as<std::byte>(), buffers_.chosen, sizeof(*buffers_.chosen));
     }
 
     /// A block between the residual stream's way out and back in.
