@@ -21,6 +21,7 @@ using fg::type_tag;
 struct never {
     static constexpr std::string_view name = "never";
     static constexpr std::size_t vector_bytes = 16;
+    static constexpr bool fused = false;
 };
 
 std::set<std::string> kernel_flags() {

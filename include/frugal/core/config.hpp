@@ -34,6 +34,12 @@
 #define FRUGAL_RESTRICT
 #endif
 
+#if defined(__has_builtin)
+#define FRUGAL_HAS_BUILTIN(name) __has_builtin(name)
+#else
+#define FRUGAL_HAS_BUILTIN(name) 0
+#endif
+
 /// After FRUGAL_ALWAYS_INLINE: a function that kernels for GPUs call too.
 #if defined(__CUDACC__)
 #define FRUGAL_HOST_DEVICE __host__ __device__

@@ -36,15 +36,17 @@ namespace isa {
     struct tag {                                           \
         static constexpr std::string_view name = #tag;     \
         static constexpr std::size_t vector_bytes = bytes; \
+        static constexpr bool fused = bytes >= 32;         \
     };
 FRUGAL_CPU_ISAS(FRUGAL_DEFINE_ISA)
 #undef FRUGAL_DEFINE_ISA
 
-/// An instruction set tag: `name` and `vector_bytes`.
+/// An instruction set tag: `name`, `vector_bytes`, and `fused`, whether a product and a sum are rounded once (simd::multiply_add).
 template <class I>
 concept tag = requires {
     { I::name } -> std::convertible_to<std::string_view>;
     { I::vector_bytes } -> std::convertible_to<std::size_t>;
+    { I::fused } -> std::convertible_to<bool>;
 };
 
 #define FRUGAL_LIST_ISA(tag, bytes, compiled, supported) , tag

@@ -57,6 +57,53 @@ FRUGAL_ALWAYS_INLINE vec<Isa> broadcast(float value) noexcept {
     return value - vec<Isa>{};  // minus, because adding 0 would have to turn -0 into 0
 }
 
+/// `value`, which is a product: what is added to it is not fused with it. Compilers fuse as they please where flags let them,
+/// another way in each loop that they unroll, and the last bit goes with it.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> rounded(vec<Isa> value) noexcept {
+#if defined(__FMA__)
+    if constexpr (Isa::vector_bytes < 64)
+        asm("" : "+x"(value));
+    else
+        asm("" : "+v"(value));
+#endif
+    return value;
+}
+FRUGAL_ALWAYS_INLINE float rounded(float value) noexcept {
+#if defined(__FMA__)
+    asm("" : "+x"(value));
+#endif
+    return value;
+}
+
+/// a * b + c of every lane: rounded once where the set has fused multiply-adds, else twice, whatever the flags, the tuning and
+/// the compiler. All sums of products that bits are promised for are written with it.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE vec<Isa> multiply_add(const vec<Isa>& a, const vec<Isa>& b, const vec<Isa>& c) noexcept {
+    if constexpr (!Isa::fused) {
+        return rounded<Isa>(a * b) + rounded<Isa>(c);
+    } else {
+#if FRUGAL_HAS_BUILTIN(__builtin_elementwise_fma)
+        return __builtin_elementwise_fma(a, b, c);
+#else
+#if FRUGAL_HAS_AVX512
+        if constexpr (width<Isa> == 16) return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<std::uint16_t>(-1), 4);
+#endif
+#if FRUGAL_HAS_AVX2
+        if constexpr (width<Isa> == 8) return __builtin_ia32_vfmaddps256(a, b, c);
+#endif
+#endif
+    }
+}
+/// The same for one value, with the bits of a lane.
+template <class Isa>
+FRUGAL_ALWAYS_INLINE float multiply_add(float a, float b, float c) noexcept {
+    if constexpr (Isa::fused)
+        return __builtin_fmaf(a, b, c);
+    else
+        return rounded(a * b) + rounded(c);
+}
+
 /// The greater of each pair of lanes; that of `b` where either is NaN.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
@@ -183,8 +230,7 @@ FRUGAL_ALWAYS_INLINE vec<Isa> load(const std::int8_t* from) noexcept {
     return __builtin_convertvector(values, vec<Isa>);
 }
 
-/// The first `n` <= width elements, then zeros. For the tails of sums of products: a scalar loop there may or may not be
-/// fused into multiply-adds, depending on what the compiler makes of its surroundings, and the bits with it.
+/// The first `n` <= width elements, then zeros: tails of sums of products take the same steps as what is before them.
 template <class Isa, class Scalar>
 FRUGAL_ALWAYS_INLINE vec<Isa> load_some(const Scalar* from, std::size_t n) noexcept {
     if (n == width<Isa>) return load<Isa>(from);
@@ -209,13 +255,13 @@ FRUGAL_ALWAYS_INLINE float dot(const float* a, const float* b, std::size_t n) no
     vec<Isa> s0{}, s1{}, s2{}, s3{};
     std::size_t i = 0;
     for (; i + 4 * w <= n; i += 4 * w) {
-        s0 += load<Isa>(a + i) * load<Isa>(b + i);
-        s1 += load<Isa>(a + i + w) * load<Isa>(b + i + w);
-        s2 += load<Isa>(a + i + 2 * w) * load<Isa>(b + i + 2 * w);
-        s3 += load<Isa>(a + i + 3 * w) * load<Isa>(b + i + 3 * w);
+        s0 = multiply_add<Isa>(load<Isa>(a + i), load<Isa>(b + i), s0);
+        s1 = multiply_add<Isa>(load<Isa>(a + i + w), load<Isa>(b + i + w), s1);
+        s2 = multiply_add<Isa>(load<Isa>(a + i + 2 * w), load<Isa>(b + i + 2 * w), s2);
+        s3 = multiply_add<Isa>(load<Isa>(a + i + 3 * w), load<Isa>(b + i + 3 * w), s3);
     }
-    for (; i + w <= n; i += w) s0 += load<Isa>(a + i) * load<Isa>(b + i);
-    if (i < n) s0 += load_some<Isa>(a + i, n - i) * load_some<Isa>(b + i, n - i);
+    for (; i + w <= n; i += w) s0 = multiply_add<Isa>(load<Isa>(a + i), load<Isa>(b + i), s0);
+    if (i < n) s0 = multiply_add<Isa>(load_some<Isa>(a + i, n - i), load_some<Isa>(b + i, n - i), s0);
     return sum<Isa>((s0 + s1) + (s2 + s3));
 }
 
@@ -225,8 +271,9 @@ FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n)
     constexpr std::size_t w = width<Isa>;
     const vec<Isa> factor = broadcast<Isa>(a);
     std::size_t i = 0;
-    for (; i + w <= n; i += w) store<Isa>(y + i, load<Isa>(y + i) + factor * load<Isa>(x + i));
-    if (i < n) store_some<Isa>(y + i, load_some<Isa>(y + i, n - i) + factor * load_some<Isa>(x + i, n - i), n - i);
+    for (; i + w <= n; i += w) store<Isa>(y + i, multiply_add<Isa>(factor, load<Isa>(x + i), load<Isa>(y + i)));
+    if (i < n)
+        store_some<Isa>(y + i, multiply_add<Isa>(factor, load_some<Isa>(x + i, n - i), load_some<Isa>(y + i, n - i)), n - i);
 }
 
 /// The lesser of each pair of lanes; that of `b` where either is NaN.
@@ -250,19 +297,20 @@ FRUGAL_ALWAYS_INLINE vec<Isa> exp(const vec<Isa>& x) noexcept {
     typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
     // x = n ln 2 + r with |r| <= ln(2) / 2; adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const vec<Isa> shift = broadcast<Isa>(12582912.0f);
-    const vec<Isa> shifted = x * broadcast<Isa>(1.44269504f) + shift;
+    const vec<Isa> shifted = multiply_add<Isa>(x, broadcast<Isa>(1.44269504f), shift);
     const vec<Isa> n = shifted - shift;
     // ln 2 in two parts: the first has 15 significant bits, so n times it is exact.
-    const vec<Isa> r = (x - n * broadcast<Isa>(22713.0f / 32768.0f)) - n * broadcast<Isa>(1.42860682e-6f);
+    vec<Isa> r = multiply_add<Isa>(n, broadcast<Isa>(-22713.0f / 32768.0f), x);
+    r = multiply_add<Isa>(n, broadcast<Isa>(-1.42860682e-6f), r);
     // Taylor series; the next term is below 6e-9 of the result.
     vec<Isa> p = broadcast<Isa>(1.0f / 5040.0f);
-    p = p * r + broadcast<Isa>(1.0f / 720.0f);
-    p = p * r + broadcast<Isa>(1.0f / 120.0f);
-    p = p * r + broadcast<Isa>(1.0f / 24.0f);
-    p = p * r + broadcast<Isa>(1.0f / 6.0f);
-    p = p * r + broadcast<Isa>(0.5f);
-    p = p * r + broadcast<Isa>(1.0f);
-    p = p * r + broadcast<Isa>(1.0f);
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f / 720.0f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f / 120.0f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f / 24.0f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f / 6.0f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(0.5f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f));
+    p = multiply_add<Isa>(p, r, broadcast<Isa>(1.0f));
     const ints power = (reinterpret_cast<ints>(shifted) + 127) << 23;  // 2^n; the bits of 1.5 * 2^23 fall off the top
     const vec<Isa> value = p * reinterpret_cast<vec<Isa>>(power);
     const ints keep = ~(x < broadcast<Isa>(-87.3f));

@@ -25,21 +25,22 @@ FRUGAL_ALWAYS_INLINE void one_plus_exp_minus(simd::vec<Isa> (&x)[N]) noexcept {
     for (std::size_t i = 0; i < N; ++i)
         r[i] = simd::min<Isa>(simd::broadcast<Isa>(87.0f), simd::max<Isa>(simd::broadcast<Isa>(-89.0f), x[i]));
     for (std::size_t i = 0; i < N; ++i) {
-        const vec shifted = r[i] * simd::broadcast<Isa>(-1.44269504f) + shift;
+        const vec shifted = simd::multiply_add<Isa>(r[i], simd::broadcast<Isa>(-1.44269504f), shift);
         const vec n = shifted - shift;
         power[i] = reinterpret_cast<vec>(reinterpret_cast<ints>(shifted) << 23);
         // ln 2 in two parts: the first has 15 significant bits, so n times it is exact.
-        r[i] = r[i] + n * simd::broadcast<Isa>(22713.0f / 32768.0f);
-        r[i] = r[i] + n * simd::broadcast<Isa>(1.42860682e-6f);
+        r[i] = simd::multiply_add<Isa>(n, simd::broadcast<Isa>(22713.0f / 32768.0f), r[i]);
+        r[i] = simd::multiply_add<Isa>(n, simd::broadcast<Isa>(1.42860682e-6f), r[i]);
     }
     // The polynomial of degree 6 nearest to exp on this interval, with the first two coefficients 1: within 3e-9.
-    for (std::size_t i = 0; i < N; ++i) p[i] = r[i] * simd::broadcast<Isa>(0.00139412131f) - simd::broadcast<Isa>(0.0083752102f);
-    for (std::size_t i = 0; i < N; ++i) p[i] = p[i] * r[i] + simd::broadcast<Isa>(0.0416663516f);
-    for (std::size_t i = 0; i < N; ++i) p[i] = p[i] * r[i] - simd::broadcast<Isa>(0.166664145f);
-    for (std::size_t i = 0; i < N; ++i) p[i] = p[i] * r[i] + simd::broadcast<Isa>(0.5f);
-    for (std::size_t i = 0; i < N; ++i) p[i] = p[i] * r[i] - simd::broadcast<Isa>(1.0f);
-    for (std::size_t i = 0; i < N; ++i) p[i] = p[i] * r[i] + simd::broadcast<Isa>(1.0f);
-    for (std::size_t i = 0; i < N; ++i) x[i] = p[i] * power[i] + simd::broadcast<Isa>(1.0f);
+    for (std::size_t i = 0; i < N; ++i)
+        p[i] = simd::multiply_add<Isa>(r[i], simd::broadcast<Isa>(0.00139412131f), simd::broadcast<Isa>(-0.0083752102f));
+    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(0.0416663516f));
+    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(-0.166664145f));
+    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(0.5f));
+    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(-1.0f));
+    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(1.0f));
+    for (std::size_t i = 0; i < N; ++i) x[i] = simd::multiply_add<Isa>(p[i], power[i], simd::broadcast<Isa>(1.0f));
 }
 
 }  // namespace detail

@@ -19,8 +19,8 @@ FRUGAL_ALWAYS_INLINE void scale_row(float* row, float factor, std::size_t n) noe
     constexpr std::size_t width = simd::width<Isa>;
     const simd::vec<Isa> factors = simd::broadcast<Isa>(factor);
     std::size_t i = 0;
-    for (; i + width <= n; i += width) simd::store<Isa>(row + i, simd::load<Isa>(row + i) * factors);
-    for (; i < n; ++i) row[i] *= factor;
+    for (; i + width <= n; i += width) simd::store<Isa>(row + i, simd::rounded<Isa>(simd::load<Isa>(row + i) * factors));
+    for (; i < n; ++i) row[i] = simd::rounded(row[i] * factor);
 }
 
 template <class Isa>
@@ -53,7 +53,7 @@ FRUGAL_ALWAYS_INLINE void softmax_step(step_scores& scores, std::size_t queries,
             for (std::size_t j = scores.seen[first + i]; j < attention_step; ++j) row[j] = minus_infinity;
             some[i] = lowest;
             for (std::size_t j = 0; j < attention_step; j += width) {
-                const simd::vec<Isa> scaled = simd::load<Isa>(row + j) * scales;
+                const simd::vec<Isa> scaled = simd::rounded<Isa>(simd::load<Isa>(row + j) * scales);
                 simd::store<Isa>(row + j, scaled);
                 some[i] = simd::max<Isa>(scaled, some[i]);
             }
@@ -70,8 +70,7 @@ FRUGAL_ALWAYS_INLINE void softmax_step(step_scores& scores, std::size_t queries,
                 scores.seen[first + i] = 0;
                 continue;
             }
-            // The sum of the weights is scaled with the output, apart from the additions below: the compiler then cannot fuse
-            // a product and a sum in one caller and not in another.
+            // The sum of the weights is scaled with the output.
             if (now != most) scale_row<Isa>(one, exp_one<Isa>(most - now), stride - 1);
             most = now;
             float* const row = scores.of[first + i];

@@ -64,7 +64,9 @@ FRUGAL_ALWAYS_INLINE void score_tile(const float* q, std::size_t q_stride, const
             unrolled<pass>([&](auto j) __attribute__((always_inline)) { ks[j] = simd::load<Isa>(from[j]); });
             unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
                 const simd::vec<Isa> qs = simd::load_once<Isa>(q + i * q_stride + d);
-                unrolled<pass>([&](auto j) __attribute__((always_inline)) { sums[i * pass + j] += qs * ks[j]; });
+                unrolled<pass>([&](auto j) __attribute__((always_inline)) {
+                    sums[i * pass + j] = simd::multiply_add<Isa>(qs, ks[j], sums[i * pass + j]);
+                });
             });
         };
         std::size_t d = 0;
@@ -124,7 +126,9 @@ FRUGAL_ALWAYS_INLINE void accumulate_tile(float* out, std::size_t out_stride, co
         unrolled<D>([&](auto d) __attribute__((always_inline)) { vs[d] = simd::load<Isa>(v + d * width); });
         unrolled<Queries>([&](auto i) __attribute__((always_inline)) {
             const simd::vec<Isa> weight = simd::broadcast<Isa>(weights[i][j]);
-            unrolled<D>([&](auto d) __attribute__((always_inline)) { sums[i * D + d] += weight * vs[d]; });
+            unrolled<D>([&](auto d) __attribute__((always_inline)) {
+                sums[i * D + d] = simd::multiply_add<Isa>(weight, vs[d], sums[i * D + d]);
+            });
         });
     }
     unrolled<Queries * D>([&](auto i) __attribute__((always_inline)) {

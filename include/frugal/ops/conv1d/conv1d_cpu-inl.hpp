@@ -62,7 +62,8 @@ FRUGAL_ALWAYS_INLINE void convolve_strip(const conv1d_taps& taps, const Row& row
         for (std::size_t k = 0; k < kernel; ++k) {
             const simd::vec<Isa> tap = taps.template load<Isa>(k, c, width);
             for (std::size_t i = 0; i < Tokens; ++i)
-                sums[i] += tap * simd::load<Isa>((Kernel != 0 ? in[Kernel != 0 ? k : 0][i] : row(k * dilation + i)) + c);
+                sums[i] = simd::multiply_add<Isa>(
+                    tap, simd::load<Isa>((Kernel != 0 ? in[Kernel != 0 ? k : 0][i] : row(k * dilation + i)) + c), sums[i]);
         }
         activate<Isa, Activation>(sums);
         for (std::size_t i = 0; i < Tokens; ++i) simd::store<Isa>(out[i] + c, sums[i]);
@@ -71,7 +72,8 @@ FRUGAL_ALWAYS_INLINE void convolve_strip(const conv1d_taps& taps, const Row& row
     for (std::size_t i = 0; i < Tokens; ++i) sums[i] = simd::vec<Isa>{};
     for (std::size_t k = 0; k < kernel; ++k) {
         const simd::vec<Isa> tap = taps.template load<Isa>(k, c, n - c);
-        for (std::size_t i = 0; i < Tokens; ++i) sums[i] += tap * simd::load_some<Isa>(row(k * dilation + i) + c, n - c);
+        for (std::size_t i = 0; i < Tokens; ++i)
+            sums[i] = simd::multiply_add<Isa>(tap, simd::load_some<Isa>(row(k * dilation + i) + c, n - c), sums[i]);
     }
     activate<Isa, Activation>(sums);
     for (std::size_t i = 0; i < Tokens; ++i) simd::store_some<Isa>(out[i] + c, sums[i], n - c);

@@ -50,8 +50,8 @@ FRUGAL_ALWAYS_INLINE void multiply_add(const float* a, std::size_t a_row, std::s
 #pragma GCC unroll 16
         for (std::size_t m = 0; m < Rows; ++m) {
             const simd::vec<Isa> as = simd::broadcast<Isa>(a[m * a_row]);
-            sums[m][0] += as * b0;
-            sums[m][1] += as * b1;
+            sums[m][0] = simd::multiply_add<Isa>(as, b0, sums[m][0]);
+            sums[m][1] = simd::multiply_add<Isa>(as, b1, sums[m][1]);
         }
     }
 }
@@ -61,7 +61,7 @@ FRUGAL_ALWAYS_INLINE void scale_rows(const float* factors, delta_sums<Isa, Rows>
 #pragma GCC unroll 16
     for (std::size_t m = 0; m < Rows; ++m)
 #pragma GCC unroll 16
-        for (std::size_t r = 0; r < 2; ++r) sums[m][r] *= simd::broadcast<Isa>(factors[m]);
+        for (std::size_t r = 0; r < 2; ++r) sums[m][r] = simd::rounded<Isa>(sums[m][r] * simd::broadcast<Isa>(factors[m]));
 }
 
 /// Calls body(constant<Rows>, first row) for tiles that cover rows 0 … n - 1 in order.
@@ -236,7 +236,7 @@ private:
             for (std::size_t later = m + 1; later < Rows; ++later) {
                 const simd::vec<Isa> weight = simd::broadcast<Isa>(key_key[(t + later) * stride + t + m]);
 #pragma GCC unroll 16
-                for (std::size_t r = 0; r < 2; ++r) sums[later][r] += weight * sums[m][r];
+                for (std::size_t r = 0; r < 2; ++r) sums[later][r] = simd::multiply_add<Isa>(weight, sums[m][r], sums[later][r]);
             }
         }
     }
@@ -257,7 +257,7 @@ private:
                 const simd::vec<Isa> weight = simd::broadcast<Isa>(query_key[(t + m) * stride + t + s]);
 #pragma GCC unroll 16
                 for (std::size_t r = 0; r < 2; ++r)
-                    sums[m][r] += weight * simd::load<Isa>(own_delta + (t + s) * panel + r * width);
+                    sums[m][r] = simd::multiply_add<Isa>(weight, simd::load<Isa>(own_delta + (t + s) * panel + r * width), sums[m][r]);
             }
 #pragma GCC unroll 16
         for (std::size_t m = 0; m < Rows; ++m)

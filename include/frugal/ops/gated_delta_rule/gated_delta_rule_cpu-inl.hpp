@@ -36,11 +36,13 @@ FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const flo
                     __builtin_prefetch(ahead + (line * key_dim + i + odd) * 16, 0, 2);
             const vec ks = simd::broadcast<Isa>(k[i + odd]);
             for (std::size_t r = 0; r < Registers; ++r)
-                sums[r][odd] += (simd::load<Isa>(state + (i + odd) * stride + r * width) * decays) * ks;
+                sums[r][odd] = simd::multiply_add<Isa>(simd::load<Isa>(state + (i + odd) * stride + r * width) * decays, ks,
+                                                       sums[r][odd]);
         }
     if (i < key_dim) {
         const vec ks = simd::broadcast<Isa>(k[i]);
-        for (std::size_t r = 0; r < Registers; ++r) sums[r][0] += (simd::load<Isa>(state + i * stride + r * width) * decays) * ks;
+        for (std::size_t r = 0; r < Registers; ++r)
+            sums[r][0] = simd::multiply_add<Isa>(simd::load<Isa>(state + i * stride + r * width) * decays, ks, sums[r][0]);
     }
     vec delta[Registers];
     for (std::size_t r = 0; r < Registers; ++r) {
@@ -54,9 +56,9 @@ FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const flo
         const vec ks = simd::broadcast<Isa>(k[feature]), qs = simd::broadcast<Isa>(q[feature]);
         for (std::size_t r = 0; r < Registers; ++r) {
             float* at = state + feature * stride + r * width;
-            const vec next = simd::load<Isa>(at) * decays + ks * delta[r];
+            const vec next = simd::multiply_add<Isa>(ks, delta[r], simd::load<Isa>(at) * decays);
             simd::store<Isa>(at, next);
-            sums[r][odd] += next * qs;
+            sums[r][odd] = simd::multiply_add<Isa>(next, qs, sums[r][odd]);
         }
     };
     for (i = 0; i + 2 <= key_dim; i += 2) {
@@ -69,16 +71,17 @@ FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const flo
 }
 
 /// One token for one column.
+template <class Isa>
 FRUGAL_ALWAYS_INLINE void delta_step_scalar(float* state, std::size_t stride, const float* q, const float* k, float v,
                                             float decay, float beta, std::size_t key_dim, float scale, float* out) noexcept {
     float predicted = 0;
-    for (std::size_t i = 0; i < key_dim; ++i) predicted += (state[i * stride] * decay) * k[i];
+    for (std::size_t i = 0; i < key_dim; ++i) predicted = simd::multiply_add<Isa>(state[i * stride] * decay, k[i], predicted);
     const float delta = (v - predicted) * beta;
     float read = 0;
     for (std::size_t i = 0; i < key_dim; ++i) {
-        const float next = state[i * stride] * decay + k[i] * delta;
+        const float next = simd::multiply_add<Isa>(k[i], delta, state[i * stride] * decay);
         state[i * stride] = next;
-        read += next * q[i];
+        read = simd::multiply_add<Isa>(next, q[i], read);
     }
     *out = read * scale;
 }
@@ -133,7 +136,7 @@ void delta_rule_recurrent(const delta_rule_head& head, std::size_t col_begin, st
             for (std::size_t t = 0; t < tokens; ++t) step.template operator()<1, false>(t, c, nullptr);
         for (; c < n; ++c)
             for (std::size_t t = 0; t < tokens; ++t)
-                detail::delta_step_scalar(state + c, stride, head.q.row(t), head.k.row(t), head.v.row(t)[first + c], decay(t),
+                detail::delta_step_scalar<Isa>(state + c, stride, head.q.row(t), head.k.row(t), head.v.row(t)[first + c], decay(t),
                                           head.beta[t * head.gate_stride], key_dim, head.scale, head.out.row(t) + first + c);
         if (!in_place) detail::panel_to_state(head, key_dim, first, n, scratch);
     }

@@ -36,7 +36,7 @@ void gated_stream_mean(const float* gate, const float* x, std::size_t streams, s
         for (std::size_t s = 0; s < streams; ++s) {
             simd::vec<Isa> open[1] = {simd::load_some<Isa>(gate + s * hidden + i, left)};
             sigmoid<Isa>(open);
-            sum += open[0] * simd::load_some<Isa>(x + s * hidden + i, left);
+            sum = simd::multiply_add<Isa>(open[0], simd::load_some<Isa>(x + s * hidden + i, left), sum);
         }
         simd::store_some<Isa>(y + i, sum / simd::broadcast<Isa>(static_cast<float>(streams)), left);
     }

@@ -145,7 +145,8 @@ FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const p
                     const std::size_t k = at / line * together + i;
                     const simd::vec<Isa> value = simd::broadcast<Isa>(from[0][k]);
                     unrolled<registers>([&](auto v) __attribute__((always_inline)) {
-                        dots[v] += Layout::template column<simd::vec<Isa>>(block, v * width, k) * value;
+                        dots[v] =
+                            simd::multiply_add<Isa>(Layout::template column<simd::vec<Isa>>(block, v * width, k), value, dots[v]);
                     });
                 });
             }

@@ -106,7 +106,7 @@ FRUGAL_ALWAYS_INLINE void add_columns(const std::byte* pairs, const split_rows<T
                 columns_of<Isa, Odd>(load_pairs<Isa>(pairs + (p * quant::panel_rows + v * width) * sizeof(std::uint32_t)));
         for (std::size_t t = 0; t < Tokens; ++t) {
             const simd::vec<Isa> value = simd::broadcast<Isa>(x.columns[t][Odd ? 1 : 0][first + p]);
-            for (std::size_t v = 0; v < registers; ++v) sums[t][v] += column[v] * value;
+            for (std::size_t v = 0; v < registers; ++v) sums[t][v] = simd::multiply_add<Isa>(column[v], value, sums[t][v]);
         }
     }
 }
@@ -130,7 +130,7 @@ FRUGAL_ALWAYS_INLINE void add_scaled_sums(const simd::vec<Isa> (&sums)[quant::pa
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     for (std::size_t v = 0; v < registers; ++v)
         if constexpr (Scaled)
-            total[v] += sums[v] * simd::load<Isa>(scales + v * width);
+            total[v] = simd::multiply_add<Isa>(sums[v], simd::load<Isa>(scales + v * width), total[v]);
         else
             total[v] += sums[v];
 }
@@ -140,7 +140,8 @@ template <class Isa>
 FRUGAL_ALWAYS_INLINE void add_offset_sums(const float* offsets, float sum,
                                           simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
-    for (std::size_t v = 0; v < registers; ++v) total[v] += simd::load<Isa>(offsets + v * width) * simd::broadcast<Isa>(sum);
+    for (std::size_t v = 0; v < registers; ++v)
+        total[v] = simd::multiply_add<Isa>(simd::load<Isa>(offsets + v * width), simd::broadcast<Isa>(sum), total[v]);
 }
 
 /// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x.

@@ -52,7 +52,8 @@ FRUGAL_ALWAYS_INLINE void add_scaled_dots(const simd::ints<Isa> (&dots)[quant::p
                                           simd::vec<Isa> (&total)[quant::panel_rows / simd::width<Isa>]) noexcept {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     simd::detail::unrolled<registers>([&](auto v) __attribute__((always_inline)) {
-        total[v] += __builtin_convertvector(dots[v] - shift, simd::vec<Isa>) * (simd::load<Isa>(scales + v * width) * scale);
+        total[v] = simd::multiply_add<Isa>(__builtin_convertvector(dots[v] - shift, simd::vec<Isa>),
+                                           simd::load<Isa>(scales + v * width) * scale, total[v]);
     });
 }
 
@@ -69,7 +70,7 @@ FRUGAL_ALWAYS_INLINE void add_offsets(const float* offsets, const std::int16_t* 
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     const simd::vec<Isa> of_x = simd::broadcast<Isa>(scale * static_cast<float>(sums[0] + sums[1]));
     simd::detail::unrolled<registers>([&](auto v) __attribute__((always_inline)) {
-        total[v] += simd::load<Isa>(offsets + v * width) * of_x;
+        total[v] = simd::multiply_add<Isa>(simd::load<Isa>(offsets + v * width), of_x, total[v]);
     });
 }
 
@@ -166,7 +167,9 @@ FRUGAL_ALWAYS_INLINE void add_float_group(const float (&w)[quant::panel_group][q
             unrolled<registers>([&](auto v) __attribute__((always_inline)) { column[v] = simd::load<Isa>(w[k] + v * width); });
             unrolled<Tokens>([&](auto t) __attribute__((always_inline)) {
                 const simd::vec<Isa> value = simd::broadcast<Isa>(x[t][k]);
-                unrolled<registers>([&](auto v) __attribute__((always_inline)) { dots[t][v] += column[v] * value; });
+                unrolled<registers>([&](auto v) __attribute__((always_inline)) {
+                    dots[t][v] = simd::multiply_add<Isa>(column[v], value, dots[t][v]);
+                });
             });
         });
     unrolled<sums>([&](auto i) __attribute__((always_inline)) {

@@ -22,13 +22,13 @@ void rotate_rows(matrix_view<const float> angles, matrix_view<float> x, std::siz
             for (; j + width <= half; j += width) {
                 const simd::vec<Isa> c = simd::load<Isa>(cosines + j), s = simd::load<Isa>(sines + j);
                 const simd::vec<Isa> a = simd::load<Isa>(first + j), b = simd::load<Isa>(second + j);
-                simd::store<Isa>(first + j, a * c - b * s);
-                simd::store<Isa>(second + j, b * c + a * s);
+                simd::store<Isa>(first + j, simd::multiply_add<Isa>(a, c, -(b * s)));
+                simd::store<Isa>(second + j, simd::multiply_add<Isa>(b, c, a * s));
             }
             for (; j < half; ++j) {
                 const float a = first[j], b = second[j];
-                first[j] = a * cosines[j] - b * sines[j];
-                second[j] = b * cosines[j] + a * sines[j];
+                first[j] = simd::multiply_add<Isa>(a, cosines[j], -(b * sines[j]));
+                second[j] = simd::multiply_add<Isa>(b, cosines[j], a * sines[j]);
             }
         }
     }
