@@ -52,7 +52,7 @@ struct given_products {
     [[nodiscard]] fg::status multiply(const fg::reuse::product_input& input,
                                       const std::array<fg::matrix_view<float>, Product::size>& y) {
         const fg::matrix_view<const float> x = input.x;
-        if constexpr (Product::small) {
+        if constexpr (Product::is_small) {
             return rest.template multiply<Product>(input, y);
         } else if constexpr (std::is_same_v<Product, attention::qkv_product>) {
             const std::array<const float*, 3> from = {data.queries_and_gates.data(), data.keys.data(), data.values.data()};

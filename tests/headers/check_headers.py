@@ -2,8 +2,10 @@
 """Every public header compiles alone and twice in a row, and all of them work in two linked translation units (C69, C71).
 
 Alone with the first compiler given, together with every one; warnings as errors, -fno-exceptions -fno-rtti (but for device/xrt: XRT throws).
+N12: nor do they mind the macros of Qt, windows.h and others (macros.hpp), defined before or after the standard headers.
 """
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -12,6 +14,8 @@ import checks
 
 NO_RUNTIME = ["-fno-exceptions", "-fno-rtti"]
 NEEDS_RUNTIME = "device/xrt/"
+MACROS = pathlib.Path(__file__).resolve().with_name("macros.hpp")
+SYSTEM = re.compile(r"\w+$|sys/|(cpuid|fcntl|immintrin|math|sched|unistd)\.h$")
 
 
 def available(compiler, flags, header):
@@ -21,6 +25,38 @@ def available(compiler, flags, header):
         if part in header and checks.compile_text(compiler, f"#include <{needed}>\n", flags + ["-w"]).returncode != 0:
             return False
     return True
+
+
+def outer_headers(include, names):
+    """Headers of others that these and what they include name in angle brackets; name of a header -> set."""
+    def of(name, seen):
+        seen.add(name)
+        text = (pathlib.Path(include) / name).read_text()
+        found = set(re.findall(r"^#include <([^>]+)>", text, re.MULTILINE))
+        for inner in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
+            if inner not in seen and (pathlib.Path(include) / inner).is_file():
+                found |= of(inner, seen)
+        return found
+    return {name: of(name, set()) for name in names}
+
+
+def with_macros(include, compiler, flags, usable, jobs):
+    """All headers behind the macros of others: with those defined before the standard library's headers, and after them."""
+    outer = outer_headers(include, usable)
+    # Other libraries than the system's may mind the macros: what needs one takes part only behind it.
+    plain = [name for name in usable if all(SYSTEM.match(other) for other in outer[name])]
+    others = sorted(set().union(*outer.values()))
+    macros = f'#include "{MACROS}"\n'
+    def includes(names):
+        return "".join(f'#include "{name}"\n' for name in names)
+    tasks = {
+        "before": (macros + includes(plain), []),
+        "after": ("".join(f"#include <{name}>\n" for name in others) + macros + includes(usable),
+                  ["-DFUNCTION_LIKE", "-DPCRE2_CODE_UNIT_WIDTH=8", "-std=gnu++20"]),  # there linux and unix are macros too
+    }
+    done = checks.fan_out(lambda task: checks.compile_text(compiler, task[0], [*flags, *task[1]]), tasks.values(), jobs)
+    return len(tasks), [f"macros of others defined {name} the standard headers, {compiler}:\n{outcome.stdout}"
+                        for name, outcome in zip(tasks, done) if outcome.returncode != 0]
 
 
 def check(include, compiler_list, base_flags, jobs, build):
@@ -46,6 +82,10 @@ def check(include, compiler_list, base_flags, jobs, build):
             failures.append(f"{header} alone with {compiler}:\n{done.stdout}")
     if failures:
         return checked, failures
+    count, found = with_macros(include, compiler, flags, usable[compiler], jobs)
+    checked += count
+    if found:
+        return checked, found
 
     # All of them in two objects; each compiler's own pair and, where there are two, one of each.
     def both(task):
@@ -81,6 +121,8 @@ def check(include, compiler_list, base_flags, jobs, build):
 def self_test(options):
     good = "#pragma once\nnamespace frugal {\ninline int f() { return 1; }\n}\n"
     faults = {
+        "a parameter that is another's macro": "#pragma once\nnamespace frugal {\ninline int f(int slots) { return slots; }\n}\n",
+        "a call of min": "#pragma once\n#include <algorithm>\nnamespace frugal {\ninline int f() { return std::min(1, 2); }\n}\n",
         "not self-contained": "#pragma once\nnamespace frugal {\ninline std::size_t f() { return 1; }\n}\n",
         "no include guard": "namespace frugal {\ninline int f() { return 1; }\n}\n",
         "a warning": "#pragma once\nnamespace frugal {\ninline int f(double x) { return x; }\n}\n",

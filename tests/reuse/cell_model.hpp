@@ -236,7 +236,7 @@ public:
                     tokens.begin() + static_cast<std::ptrdiff_t>(b * ratio),
                     tokens.begin() + static_cast<std::ptrdiff_t>(std::min(tokens.size(), (b + 1) * ratio)));
                 const block_id id = tested.block(seq(s), block_index(b));
-                if (id.value >= tested.slots()) return "an id that was never given";
+                if (id.value >= tested.id_limit()) return "an id that was never given";
                 if (!is(tested.members(id), expected)) return "a block with other members";
                 if (!is(fresh.members(fresh.block(seq(s), block_index(b))), expected)) return "a fresh build with other members";
                 const auto& first = model.rows[stream][expected[0]]->position;

@@ -41,7 +41,7 @@ public:
             if (std::byte* const chunk = one->take()) return wrap(one, chunk);
             held += one->chunks;
         }
-        const std::size_t wanted = std::clamp(held, std::size_t{1}, std::max(most_bytes / bytes_, std::size_t{1}));
+        const std::size_t wanted = std::clamp(held, std::size_t{1}, (std::max)(most_bytes / bytes_, std::size_t{1}));
         auto memory = buffer<std::byte>::allocate(wanted * bytes_);
         const bool enough = static_cast<bool>(memory);
         if (!enough && wanted > 1) memory = buffer<std::byte>::allocate(bytes_);  // where memory is short: what is needed

@@ -38,7 +38,7 @@ public:
         if (head_dim % ops::stored_features<Scalar>::block != 0)
             return fail(errc::invalid_argument, "heads of ", head_dim, " features cannot be stored as ", scalar_name<Scalar>,
                         ", in blocks of ", ops::stored_features<Scalar>::block);
-        if (kv_heads == 0 || head_dim == 0 || max_tokens > std::numeric_limits<std::uint32_t>::max())
+        if (kv_heads == 0 || head_dim == 0 || max_tokens > (std::numeric_limits<std::uint32_t>::max)())
             return fail(errc::invalid_argument, "key-value cache of ", kv_heads, " heads of ", head_dim, " features for ",
                         max_tokens, " tokens");
         return basic_kv_cache(kv_heads, head_dim, sequences, max_tokens);

@@ -17,7 +17,7 @@ namespace io {
 /// Merge rules by pair of token ids, in one flat hash table, and the ids of the 256 bytes.
 class byte_pair_merger {
 public:
-    static constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
+    static constexpr std::uint32_t no_rank = (std::numeric_limits<std::uint32_t>::max)();
 
     /// Working memory of `encode`, to be kept between calls.
     struct scratch {
@@ -37,9 +37,9 @@ public:
 
     /// Room for `merges` rules.
     void reserve(std::size_t merges) {
-        std::size_t slots = 16;
-        while (slots < merges * 2) slots *= 2;
-        table_.assign(slots, slot{});
+        std::size_t size = 16;
+        while (size < merges * 2) size *= 2;
+        table_.assign(size, slot{});
     }
 
     /// left + right = merged. A pair that occurs again takes the later rank, as in the tokenizers package. After reserve().
@@ -95,7 +95,7 @@ public:
 
 private:
     struct slot {
-        std::uint64_t key = std::numeric_limits<std::uint64_t>::max();  // no pair of non-negative ids
+        std::uint64_t key = (std::numeric_limits<std::uint64_t>::max)();  // no pair of non-negative ids
         std::uint32_t rank = no_rank;
         std::int32_t merged = -1;
     };

@@ -493,7 +493,7 @@ private:
         return out;
     }
 
-    static constexpr std::uint64_t most_elements = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    static constexpr std::uint64_t most_elements = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
 
     mapped_file mapping_;
     std::span<const std::byte> bytes_;

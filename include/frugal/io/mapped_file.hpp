@@ -101,7 +101,7 @@ private:
         if (S_ISDIR(about.st_mode)) return fail(errc::invalid_argument, path, " is a directory, not a file");
         if (!S_ISREG(about.st_mode)) return fail(errc::invalid_argument, path, " is not a regular file");
         if (about.st_size == 0) return fail(errc::malformed_file, path, " is empty");
-        if (static_cast<std::uintmax_t>(about.st_size) > std::numeric_limits<std::size_t>::max())
+        if (static_cast<std::uintmax_t>(about.st_size) > (std::numeric_limits<std::size_t>::max)())
             return fail(errc::out_of_memory, path, " is larger than the address space");
         const auto size = static_cast<std::size_t>(about.st_size);
         void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);

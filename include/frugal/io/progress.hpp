@@ -55,7 +55,7 @@ static_assert(progress_callback<no_progress>);
 [[nodiscard]] inline std::string format_progress(const std::string& label, std::uint64_t done, std::uint64_t total,
                                                  double seconds) {
     constexpr std::size_t width = 24;
-    done = std::min(done, total);
+    done = (std::min)(done, total);
     const double part = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total);
     const auto filled = static_cast<std::size_t>(part * static_cast<double>(width));
     std::array<char, 16> percent{};

@@ -288,7 +288,7 @@ private:
     }
 
     [[nodiscard]] status add(detail::safetensors_header_reader::entry& entry, std::span<const std::byte> data) {
-        constexpr std::uint64_t most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+        constexpr std::uint64_t most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
         const std::uint64_t begin = entry.offsets[0], end = entry.offsets[1];
         const std::string shown = printable(entry.name);
         if (begin > end) return malformed("tensor ", shown, " begins at ", begin, " and ends before that, at ", end);

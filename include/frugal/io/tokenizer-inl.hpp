@@ -23,7 +23,7 @@ inline status tokenizer::store_tokens(const tokenizer_source& source) {
     for (std::size_t i = 0; i < source.tokens.size(); ++i) {
         const auto& token = source.tokens[i];
         const auto id = static_cast<std::int32_t>(i);
-        if (token.text.size() > std::numeric_limits<std::uint32_t>::max())
+        if (token.text.size() > (std::numeric_limits<std::uint32_t>::max)())
             return fail(errc::malformed_file, source.name, ": token ", i, " is too long");
         if (valid_utf8_prefix(token.text) != token.text.size())
             return fail(errc::malformed_file, source.name, ": token ", i, " ", printable(token.text), " is not valid UTF-8");
@@ -61,7 +61,7 @@ inline status tokenizer::store_tokens(const tokenizer_source& source) {
 
 inline result<tokenizer> tokenizer::build(const tokenizer_source& source) {
     const std::string& name = source.name;
-    if (source.tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    if (source.tokens.size() > static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()))
         return fail(errc::malformed_file, name, ": ", source.tokens.size(), " tokens are too many");
     tokenizer out;
     out.normalize_ = source.normalize;

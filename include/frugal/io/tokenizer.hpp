@@ -200,7 +200,7 @@ private:
         std::array<bool, 256> starts{};
     };
     static constexpr std::size_t most_text =
-        std::numeric_limits<std::uint32_t>::max() / 4;  // repair and NFC may lengthen it threefold
+        (std::numeric_limits<std::uint32_t>::max)() / 4;  // repair and NFC may lengthen it threefold
     static constexpr std::int64_t gguf_normal = 1, gguf_control = 3, gguf_user_defined = 4, gguf_unused = 5;
 
     tokenizer() = default;

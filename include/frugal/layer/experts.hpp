@@ -145,7 +145,7 @@ private:
 
 struct expert_store_options {
     std::size_t layers = 0, experts = 0;
-    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();  ///< of images; the most recently used stay
+    std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; the most recently used stay
     reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
 };
 

@@ -184,7 +184,7 @@ public:
             token(s, q.length, 1) = tokens[t];
             if (row_slots() != 0) std::copy_n(rows.row(t), channels_, row(s, q.length, 1));
         }
-        q.undoable = std::min(checkpoints_, q.undoable + tokens.size());
+        q.undoable = (std::min)(checkpoints_, q.undoable + tokens.size());
     }
 
 private:
@@ -204,8 +204,8 @@ private:
     [[nodiscard]] std::size_t token_slots() const noexcept { return context_ + checkpoints_; }
 
     // The entry of the token at position length - back; positions before the start hold zeros and EOS.
-    [[nodiscard]] static std::size_t slot(std::size_t length, std::size_t back, std::size_t slots) noexcept {
-        return (length + slots - back) % slots;
+    [[nodiscard]] static std::size_t slot(std::size_t length, std::size_t back, std::size_t count) noexcept {
+        return (length + count - back) % count;
     }
     [[nodiscard]] const std::int64_t& token(attention::sequence_id s, std::size_t length, std::size_t back) const noexcept {
         return tokens_[index(s) * token_slots() + slot(length, back, token_slots())];

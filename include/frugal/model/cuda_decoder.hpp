@@ -90,10 +90,10 @@ public:
     [[nodiscard]] status step(device_type& dev, std::span<const std::int32_t> tokens, matrix_view<float> logits,
                               std::span<const ops::rope_position> positions = {}) {
         FRUGAL_TRY(check(dev, tokens, positions));
-        if (logits.rows() > std::min(tokens.size(), options_.logit_rows) ||
+        if (logits.rows() > (std::min)(tokens.size(), options_.logit_rows) ||
             (logits.rows() != 0 && logits.cols() != config_.vocabulary))
             return fail(errc::shape_mismatch, "logits [", logits.rows(), ", ", logits.cols(), "] of ", tokens.size(),
-                        " tokens; [", std::min(tokens.size(), options_.logit_rows), ", ", config_.vocabulary, "] at most");
+                        " tokens; [", (std::min)(tokens.size(), options_.logit_rows), ", ", config_.vocabulary, "] at most");
         return run(dev, tokens, positions, logits.rows(), outcome::logits, [&](std::size_t first, std::size_t count) {
             for (std::size_t r = 0; r < count; ++r)
                 std::memcpy(logits.row(first + r), buffers_.results.template as<float>() + r * config_.vocabulary,
@@ -163,7 +163,7 @@ public:
             return dev.note(std::move(done));
         }
         length_ = left;
-        undoable_ -= std::min(undoable_, n);
+        undoable_ -= (std::min)(undoable_, n);
         return {};
     }
 
@@ -241,11 +241,11 @@ private:
             std::clamp<std::size_t>(options_.batch_tokens, 1, std::min<std::size_t>(options_.max_tokens, 1024));
         options_.logit_rows = std::max<std::size_t>(options_.logit_rows, 1);
         options_.recorded_tokens = std::max<std::size_t>(options_.recorded_tokens, 1);
-        options_.checkpoints = std::min(options_.checkpoints, options_.max_tokens);
+        options_.checkpoints = (std::min)(options_.checkpoints, options_.max_tokens);
     }
 
     [[nodiscard]] status make(device_type& dev, const weights& bound) {
-        constexpr auto positions = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+        constexpr auto positions = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
         if (options_.max_tokens > positions)
             return fail(errc::invalid_argument, "a sequence of ", options_.max_tokens, " tokens is beyond ", positions);
         FRUGAL_TRY_ASSIGN(layers_, layers_type::create(dev, memory_, config_, dims_, bound, options_));
@@ -306,13 +306,13 @@ private:
                              std::span<const ops::rope_position> positions, std::size_t wanted, outcome what, const Take& take) {
         const std::size_t first_wanted = tokens.size() - wanted;
         for (std::size_t begin = 0, count = 0; begin < tokens.size(); begin += count) {
-            count = std::min(options_.batch_tokens, tokens.size() - begin);
+            count = (std::min)(options_.batch_tokens, tokens.size() - begin);
             auto* const to = buffers_.described.template as<ops::cuda::step_token>();
             for (std::size_t t = 0; t < count; ++t) {
                 const auto at = static_cast<std::int32_t>(length_ + t);
                 to[t] = {tokens[begin + t], positions.empty() ? ops::rope_position{at, at, at} : positions[begin + t]};
             }
-            const std::size_t skipped = std::min(first_wanted - std::min(first_wanted, begin), count), rows = count - skipped;
+            const std::size_t skipped = (std::min)(first_wanted - (std::min)(first_wanted, begin), count), rows = count - skipped;
             const std::size_t later = tokens.size() - begin - count;
             status done = count == 1 && rows == 1 ? replay(dev, what)
                                                   : queue_step(dev, count, rows, what, length_ + count, newest(count, later));
@@ -323,8 +323,8 @@ private:
                 return dev.note(std::move(done));
             }
             length_ += count;
-            undoable_ = std::min(options_.checkpoints, undoable_ + count);
-            raw_from_ = std::max(raw_from_, length_ - std::min(length_, types::history_rows(options_)));
+            undoable_ = (std::min)(options_.checkpoints, undoable_ + count);
+            raw_from_ = (std::max)(raw_from_, length_ - (std::min)(length_, types::history_rows(options_)));
             if (rows != 0) take(begin + skipped - first_wanted, rows);
         }
         dev.counters().add(counter::tokens, tokens.size());
@@ -343,7 +343,7 @@ private:
     [[nodiscard]] std::size_t bound_for(std::size_t tokens) const noexcept {
         std::size_t bound = options_.recorded_tokens;
         while (bound < tokens) bound *= 2;
-        return std::min(bound, options_.max_tokens);
+        return (std::min)(bound, options_.max_tokens);
     }
     [[nodiscard]] status record(device_type& dev, outcome what, std::size_t bound) {
         recorded_step& step = recorded_[static_cast<std::size_t>(what)];
@@ -360,7 +360,7 @@ private:
 
     /// Which of a step's `count` tokens are kept for rollback(), if so many more tokens follow in the same call.
     [[nodiscard]] attention::cuda_checkpoints newest(std::size_t count, std::size_t later = 0) const noexcept {
-        return {buffers_.step.visible, std::min(count, options_.checkpoints - std::min(options_.checkpoints, later))};
+        return {buffers_.step.visible, (std::min)(count, options_.checkpoints - (std::min)(options_.checkpoints, later))};
     }
 
     /// Queues a step of `rows` tokens, which see `bound` at most: from what is described to the results.
@@ -413,7 +413,7 @@ private:
         if constexpr (types::is_plain)
             FRUGAL_TRY(norm(ends, layers_.output_norm, last));
         else
-            FRUGAL_TRY(layers_.output_connection.mix(pass, dims_.hyper, buffers_.hyper, ends, last));
+            FRUGAL_TRY(layers_.output_connection.mix(pass, dims_.connection, buffers_.connection, ends, last));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(last));
         FRUGAL_TRY(pass.multiply(layers_.head ? *layers_.head : layers_.embedding, input, {logits}));
         if (what == outcome::logits)
@@ -442,9 +442,9 @@ private:
             FRUGAL_TRY(body());
             return buffers_.pass->start(ops::cuda::add(branch, x, buffers_.pass->stream()));
         } else {
-            FRUGAL_TRY(around.mix(*buffers_.pass, dims_.hyper, buffers_.hyper, x, mixed));
+            FRUGAL_TRY(around.mix(*buffers_.pass, dims_.connection, buffers_.connection, x, mixed));
             FRUGAL_TRY(body());
-            return around.inject(*buffers_.pass, buffers_.hyper, branch, x);
+            return around.inject(*buffers_.pass, buffers_.connection, branch, x);
         }
     }
     [[nodiscard]] status norm(matrix_view<const float> x, const float* w, matrix_view<float> y) const {

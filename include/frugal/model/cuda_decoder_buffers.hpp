@@ -45,7 +45,7 @@ struct cuda_decoder_buffers {
     typename attention_layer::buffers attention;
     layer::cuda_ffn_buffers ffn;
     layer::cuda_moe_buffers moe;
-    layer::cuda_hyper_buffers hyper;
+    layer::cuda_hyper_buffers connection;
 
     /// Errors: out_of_memory, device_failed, device_lost.
     [[nodiscard]] static result<cuda_decoder_buffers> create(device_type& dev, device::gpu::room& memory, const config& sizes,
@@ -70,27 +70,27 @@ struct cuda_decoder_buffers {
         };
         if (any(layer_kind::gdn)) {
             FRUGAL_TRY_ASSIGN(out.gdn, attention::cuda_gdn_buffers::create(memory, dims.gdn, rows));
-            widest = std::max(widest, dims.gdn.values());
+            widest = (std::max)(widest, dims.gdn.values());
         }
         if (any(layer_kind::attention)) {
             FRUGAL_TRY(out.make_attention(memory, sizes, dims, options));
-            widest = std::max(widest, sizes.heads * sizes.head_dim);
+            widest = (std::max)(widest, sizes.heads * sizes.head_dim);
         }
         std::size_t inputs = rows;
         if constexpr (Types::is_dense) {
             FRUGAL_TRY_ASSIGN(out.ffn, layer::cuda_ffn_buffers::create(memory, rows, sizes.intermediate));
-            widest = std::max(widest, sizes.intermediate);
+            widest = (std::max)(widest, sizes.intermediate);
         } else {
             FRUGAL_TRY_ASSIGN(out.moe, layer::cuda_moe_buffers::create(memory, dims.moe, sizes.hidden, sizes.expert_intermediate,
                                                                        sizes.shared_intermediate, rows));
             inputs *= sizes.experts_used;
-            widest = std::max({widest, sizes.expert_intermediate, sizes.shared_intermediate});
+            widest = (std::max)({widest, sizes.expert_intermediate, sizes.shared_intermediate});
         }
         if constexpr (!Types::is_plain) {
-            FRUGAL_TRY_ASSIGN(out.hyper, layer::cuda_hyper_buffers::create(memory, dims.hyper, rows));
-            widest = std::max({widest, sizes.streams * sizes.hidden, sizes.mix_rank});
+            FRUGAL_TRY_ASSIGN(out.connection, layer::cuda_hyper_buffers::create(memory, dims.connection, rows));
+            widest = (std::max)({widest, sizes.streams * sizes.hidden, sizes.mix_rank});
         }
-        for (const layer::ngram_dims& each : dims.ngrams) widest = std::max(widest, each.embedding());
+        for (const layer::ngram_dims& each : dims.ngrams) widest = (std::max)(widest, each.embedding());
         FRUGAL_TRY_ASSIGN(auto made, pass_type::create(dev.context(), dev.queue(), memory, inputs, widest));
         out.pass.emplace(std::move(made));
         const auto pinned = [&](std::size_t bytes) { return device::gpu::pinned_memory::allocate(dev.context(), bytes); };

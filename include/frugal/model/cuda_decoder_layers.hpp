@@ -67,7 +67,7 @@ struct cuda_layer_types {
     /// Raw keys and positions that are kept: those of a step or of tokens that can be taken back, and of the block that was open
     /// before.
     [[nodiscard]] static constexpr std::size_t history_rows(const cuda_decoder_options& options) noexcept {
-        return std::max(options.batch_tokens, options.checkpoints) + ratio;
+        return (std::max)(options.batch_tokens, options.checkpoints) + ratio;
     }
 };
 
@@ -77,14 +77,14 @@ struct cuda_layer_dims {
     attention::gdn_dims gdn{};
     typename Types::attention_layer::dims attention{};
     layer::moe_dims moe{};
-    layer::hyper_connection_dims hyper{};
+    layer::hyper_connection_dims connection{};
     std::vector<layer::ngram_dims> ngrams;
 
     explicit cuda_layer_dims(const config& c)
         : gdn(make_gdn_dims(c)),
           attention(make_attention_dims<typename Types::attention_layer::dims>(c)),
           moe(make_moe_dims(c)),
-          hyper(make_hyper_dims(c)) {
+          connection(make_hyper_dims(c)) {
         if constexpr (Types::has_ngrams)
             for (const ngram_module& m : c.ngrams) ngrams.push_back(make_ngram_dims(c, m));
     }
@@ -182,7 +182,7 @@ private:
             return out;
         }
         [[nodiscard]] result<typename Types::connection> connect(const layer::hyper_connection_weights& w) const {
-            return Types::connection::create(dev, memory, dims.hyper, w, options.source_unneeded);
+            return Types::connection::create(dev, memory, dims.connection, w, options.source_unneeded);
         }
     };
 

@@ -263,8 +263,8 @@ private:
         FRUGAL_TRY(take_kinds(s, out, std::index_sequence_for<Part...>{}));
         return out;
     }
-    template <std::size_t... I>
-    [[nodiscard]] status take_kinds(sequence_id s, snapshot_type& out, std::index_sequence<I...>) const {
+    template <std::size_t... Index>
+    [[nodiscard]] status take_kinds(sequence_id s, snapshot_type& out, std::index_sequence<Index...>) const {
         status done;
         const auto kind = [&](const auto& list, auto& snapshots) {
             for (const auto& part : list) {
@@ -276,20 +276,20 @@ private:
                     done = std::move(one).error();
             }
         };
-        (kind(std::get<I>(parts_), std::get<I>(out.parts)), ...);
+        (kind(std::get<Index>(parts_), std::get<Index>(out.parts)), ...);
         return done;
     }
-    template <std::size_t... I>
-    [[nodiscard]] bool fits(const snapshot_type& snapshot, std::index_sequence<I...>) const {
-        return ((std::get<I>(parts_).size() == std::get<I>(snapshot.parts).size()) && ...);
+    template <std::size_t... Index>
+    [[nodiscard]] bool fits(const snapshot_type& snapshot, std::index_sequence<Index...>) const {
+        return ((std::get<Index>(parts_).size() == std::get<Index>(snapshot.parts).size()) && ...);
     }
-    template <std::size_t... I>
-    [[nodiscard]] status put(sequence_id s, const snapshot_type& snapshot, std::index_sequence<I...>) {
+    template <std::size_t... Index>
+    [[nodiscard]] status put(sequence_id s, const snapshot_type& snapshot, std::index_sequence<Index...>) {
         status done;
         const auto kind = [&](auto& list, const auto& snapshots) {
             for (std::size_t i = 0; i < list.size() && done; ++i) done = list[i].restore(s, snapshots[i]);
         };
-        (kind(std::get<I>(parts_), std::get<I>(snapshot.parts)), ...);
+        (kind(std::get<Index>(parts_), std::get<Index>(snapshot.parts)), ...);
         return done;
     }
 

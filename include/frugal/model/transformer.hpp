@@ -218,7 +218,7 @@ private:
             FRUGAL_TRY(sequences.check(s.sequence));
             if (!input.positions.empty()) continue;
             const std::size_t start = sequences.length(s.sequence);
-            if (start + s.count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+            if (start + s.count > static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()))
                 return fail(errc::context_overflow, "positions beyond 2^31 - 1");
             for (std::size_t i = 0; i < s.count; ++i) {
                 const auto position = static_cast<std::int32_t>(start + i);
@@ -309,7 +309,7 @@ private:
     template <class Block>
     [[nodiscard]] status block(device_type& dev, workspace& scratch, [[maybe_unused]] store_type& store,
                                [[maybe_unused]] std::size_t index, std::span<const float> norm,
-                               const layer::hyper_connection_weights& hyper, matrix_view<float> stream, matrix_view<float> mixed,
+                               const layer::hyper_connection_weights& around, matrix_view<float> stream, matrix_view<float> mixed,
                                matrix_view<float> branch, Block&& body) const {
         workspace::scope scope(scratch);
         if constexpr (is_plain) {
@@ -320,8 +320,8 @@ private:
             FRUGAL_TRY_ASSIGN(const auto injection, scratch.matrix(stream.rows(), config_.streams));
             {
                 FRUGAL_TRY_ASSIGN(auto products,
-                                  store.template begin<layer::hyper_connection_products>(dev, scratch, index, hyper));
-                FRUGAL_TRY(layer::hyper_connection<norm_weight>::mix(dev, scratch, products, hyper_dims_, hyper, stream, mixed,
+                                  store.template begin<layer::hyper_connection_products>(dev, scratch, index, around));
+                FRUGAL_TRY(layer::hyper_connection<norm_weight>::mix(dev, scratch, products, hyper_dims_, around, stream, mixed,
                                                                      injection));
             }
             FRUGAL_TRY(body());
@@ -348,7 +348,7 @@ private:
         FRUGAL_TRY_ASSIGN(const reuse::product_input input,
                           reuse::share_input<typename Policies::activations>(dev, scratch, final));
         for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
-            const std::size_t count = std::min(store_type::head_rows, weights_.head.rows - first);
+            const std::size_t count = (std::min)(store_type::head_rows, weights_.head.rows - first);
             const head_weights part{weights_.head.rows_range(first, count)};
             FRUGAL_TRY_ASSIGN(auto products, store.template begin<head_products>(dev, scratch, chunk, part));
             FRUGAL_TRY(products.template multiply<head_product>(input, {logits.cols_range(first, count)}));
@@ -359,7 +359,7 @@ private:
 
     static constexpr bool is_plain = Spec::residual == residual_kind::plain;
     static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
-    static constexpr std::size_t dense_budget = std::numeric_limits<std::size_t>::max() / 2;
+    static constexpr std::size_t dense_budget = (std::numeric_limits<std::size_t>::max)() / 2;
 
     config config_;
     weights weights_;

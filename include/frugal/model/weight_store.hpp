@@ -34,7 +34,7 @@ using head_products = reuse::product_list<head_weights, head_product>;
 template <quant::format_list Formats, reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
 class direct_store {
 public:
-    static constexpr std::size_t head_rows = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t head_rows = (std::numeric_limits<std::size_t>::max)();
     template <class List, class Device>
     using step = reuse::direct_products<Formats, Device, typename List::weights, Sharing>;
 
@@ -53,8 +53,8 @@ public:
 struct weight_store_options {
     /// Bytes of images of each kind of layer, and of all routed experts together. What is beyond the first stays with the
     /// host; of experts the most recently used stay.
-    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();
-    std::size_t expert_byte_budget = std::numeric_limits<std::size_t>::max();
+    std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();
+    std::size_t expert_byte_budget = (std::numeric_limits<std::size_t>::max)();
     bool keep = true;  ///< false: images are packed anew in every step
     reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
     /// Called with the file's bytes of a matrix once its image is resident; see reuse::image_store_options.

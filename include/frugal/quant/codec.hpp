@@ -100,7 +100,7 @@ template <format_list Formats>
 template <format_list Formats>
 [[nodiscard]] result<std::vector<float>> dequantize(const weight_view& w) {
     FRUGAL_TRY(check_weight_view<Formats>(w));
-    if (w.cols != 0 && w.rows > std::numeric_limits<std::size_t>::max() / sizeof(float) / 2 / w.cols)
+    if (w.cols != 0 && w.rows > (std::numeric_limits<std::size_t>::max)() / sizeof(float) / 2 / w.cols)
         return fail(errc::out_of_memory, w.rows, " x ", w.cols, " floats are beyond the address space");
     std::vector<float> out(w.rows * w.cols);
     FRUGAL_TRY(visit<Formats>(w.type, [&]<class F>(type_tag<F>) {

@@ -58,9 +58,9 @@ public:
             panel_view made{w.type, nullptr, w.rows, w.cols, 0};
             FRUGAL_TRY(
                 visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) { made.panel_bytes = panel_bytes<Format>(w.cols); }));
-            if (w.cols > std::numeric_limits<std::size_t>::max() / 2 / panel_codes ||
+            if (w.cols > (std::numeric_limits<std::size_t>::max)() / 2 / panel_codes ||
                 (made.panel_bytes != 0 &&
-                 made.panels() > (std::numeric_limits<std::size_t>::max() / 2 - bytes) / made.panel_bytes))
+                 made.panels() > ((std::numeric_limits<std::size_t>::max)() / 2 - bytes) / made.panel_bytes))
                 return fail(errc::out_of_memory, "weights [", w.rows, ", ", w.cols, "] are beyond the address space");
             bytes += made.bytes();
             out.parts_.push_back(made);

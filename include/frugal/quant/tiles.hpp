@@ -83,14 +83,14 @@ private:
         return size / tile + (size % tile != 0 ? 1 : 0);
     }
     [[nodiscard]] static constexpr std::size_t times(std::size_t a, std::size_t b) noexcept {
-        constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+        constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();
         return a != 0 && b > most / a ? most : a * b;
     }
 };
 
 /// A range of rows of tiles. Different ranges of one matrix may be packed by different threads.
 struct tile_row_range {
-    std::size_t first = 0, count = std::numeric_limits<std::size_t>::max();
+    std::size_t first = 0, count = (std::numeric_limits<std::size_t>::max)();
 };
 
 namespace detail {
@@ -122,7 +122,7 @@ template <tile_format T, class Part>
         if (&part == parts.data()) shape.cols = cols_of(part);
         if (cols_of(part) != shape.cols)
             return fail(errc::shape_mismatch, "matrices of ", shape.cols, " and ", cols_of(part), " columns cannot be stacked");
-        if (rows_of(part) > std::numeric_limits<std::size_t>::max() - T::tile_rows - shape.rows)
+        if (rows_of(part) > (std::numeric_limits<std::size_t>::max)() - T::tile_rows - shape.rows)
             return fail(errc::shape_mismatch, "the stacked matrices have more rows than can be counted");
         shape.rows += rows_of(part);
     }
@@ -187,7 +187,7 @@ FRUGAL_ALWAYS_INLINE void decode_columns(const std::byte* row, std::size_t first
     constexpr std::size_t size = F::block_size;
     for (std::size_t done = 0; done < count;) {
         const std::size_t block = (first + done) / size, skip = (first + done) % size;
-        const std::size_t take = std::min(size - skip, count - done);
+        const std::size_t take = (std::min)(size - skip, count - done);
         const std::byte* from = row + block * F::block_bytes;
         if (take == size) {
             F::decode(from, out + done);
@@ -202,7 +202,7 @@ FRUGAL_ALWAYS_INLINE void decode_columns(const std::byte* row, std::size_t first
 
 /// Blocks of one row whose codes are kept: groups of the tile that begins at column `first`. The column of the first block with
 /// a scale that is not finite, or `none`.
-inline constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t none = (std::numeric_limits<std::size_t>::max)();
 template <class T, class F>
 [[nodiscard]] FRUGAL_ALWAYS_INLINE std::size_t repack_columns(const std::byte* row, std::size_t first, std::size_t count,
                                                               typename T::codes_type& codes, std::size_t to_row) noexcept {
@@ -217,7 +217,7 @@ template <class T, class F>
 
 /// The last row of tiles of the range, plus one.
 [[nodiscard]] inline std::size_t end_of(const tile_row_range& range, std::size_t tiles) noexcept {
-    return range.first >= tiles ? tiles : range.first + std::min(range.count, tiles - range.first);
+    return range.first >= tiles ? tiles : range.first + (std::min)(range.count, tiles - range.first);
 }
 
 }  // namespace detail

@@ -36,7 +36,7 @@ template <format_list Formats>
         if (cols % F::block_size != 0)
             checked =
                 fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", F::name, ": its blocks hold ", F::block_size);
-        else if (cols / F::block_size > std::numeric_limits<std::size_t>::max() / F::block_bytes)
+        else if (cols / F::block_size > (std::numeric_limits<std::size_t>::max)() / F::block_bytes)
             checked = fail(errc::out_of_memory, "rows of ", cols, " weights are beyond the address space");
         else
             bytes = cols / F::block_size * F::block_bytes;

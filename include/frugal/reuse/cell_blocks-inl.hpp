@@ -69,7 +69,7 @@ inline void cell_blocks::fill(const cells& from, sequence_id s, std::size_t inde
     stored_block& to = at(id);
     const auto order = [&](std::size_t slot) { return from.at(to.stream, tokens[slot]).order; };
     const rope_position& position = from.at(to.stream, tokens.front()).position;
-    const std::size_t known = std::min(to.count, tokens.size());
+    const std::size_t known = (std::min)(to.count, tokens.size());
     std::size_t same = 0;
     while (same < known && holds(id, same, tokens[same], order(same))) ++same;
     const bool moved = to.count == 0 || to.first_position != position;
@@ -96,7 +96,7 @@ inline void cell_blocks::cut(const cells& from, sequence_id s, std::size_t first
     const std::size_t ratio = ratio_.tokens();
     const std::size_t shared_blocks = shared != nullptr && shared->first % ratio == 0 ? shared->count / ratio : 0;
     for (std::size_t index = first / ratio; index * ratio < tokens.size(); ++index) {
-        const auto members = tokens.subspan(index * ratio, std::min(ratio, tokens.size() - index * ratio));
+        const auto members = tokens.subspan(index * ratio, (std::min)(ratio, tokens.size() - index * ratio));
         std::size_t full = none;
         if (index < shared_blocks) {
             full = chain_of(shared->from).blocks[shared->first / ratio + index].value;
@@ -121,12 +121,12 @@ inline void cell_blocks::follow(const cells& from, std::span<const sequence_chan
     for (const sequence_change& change : changes) {
         std::size_t& first = first_changed(change.sequence);
         if (first == none) touched_.push_back(change.sequence);
-        first = std::min(first, change.first.value);
+        first = (std::min)(first, change.first.value);
         // What two sequences share ends where either of them changes later.
         for (shared_ranks& known : shared_) {
-            if (known.to == change.sequence) known.count = std::min(known.count, change.first.value);
+            if (known.to == change.sequence) known.count = (std::min)(known.count, change.first.value);
             if (known.from == change.sequence)
-                known.count = std::min(known.count, change.first.value - std::min(change.first.value, known.first));
+                known.count = (std::min)(known.count, change.first.value - (std::min)(change.first.value, known.first));
         }
         if (change.copied_from != sequence_id::padding)
             shared_.push_back({change.sequence, change.copied_from, change.copied_first.value, change.copied});

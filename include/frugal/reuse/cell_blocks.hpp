@@ -107,10 +107,10 @@ public:
     /// Blocks stored; each counts once however many sequences share it.
     [[nodiscard]] std::size_t stored_blocks() const noexcept { return blocks_.size() - free_.size(); }
     /// Ids given so far are below this.
-    [[nodiscard]] std::size_t slots() const noexcept { return blocks_.size(); }
+    [[nodiscard]] std::size_t id_limit() const noexcept { return blocks_.size(); }
 
 private:
-    static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t none = (std::numeric_limits<std::size_t>::max)();
 
     struct stored_block {
         std::size_t references = 0, count = 0;

@@ -16,7 +16,7 @@ inline void cells::write(row& to, cell_index index, const cell& after) {
     held = after;
     to.changed = true;
     if (after.set != set_index::empty) {
-        to.used_end = std::max(to.used_end, index.value + 1);
+        to.used_end = (std::max)(to.used_end, index.value + 1);
     } else if (index.value + 1 == to.used_end) {
         while (to.used_end != 0 && to.held[to.used_end - 1].set == set_index::empty) --to.used_end;
     }
@@ -235,17 +235,17 @@ status cells::renumber(sequence_id s, position_range range, NewPosition&& positi
     const auto [first, last] = ranks(s, range);
     row& in = row_of(s);
     sequence_set affected;
-    std::int64_t lowest = std::numeric_limits<std::int64_t>::max();
+    std::int64_t lowest = (std::numeric_limits<std::int64_t>::max)();
     for (std::size_t rank = first; rank < last; ++rank) {
         const cell& held = in.held[list(s)[rank].value];
         const std::int64_t old = held.position.temporal, fresh = position_of(old);
         if (held.position.height != old || held.position.width != old)
             return fail(errc::unsupported, "token ", rank, " of sequence ", static_cast<std::int32_t>(s),
                         " is part of an image: its position cannot be changed");
-        if (fresh > std::numeric_limits<std::int32_t>::max())
+        if (fresh > (std::numeric_limits<std::int32_t>::max)())
             return fail(errc::invalid_argument, "position ", fresh, " has more than 31 bits");
         affected.add(set(held.set));
-        lowest = std::min({lowest, old, fresh < 0 ? old : fresh});
+        lowest = (std::min)({lowest, old, fresh < 0 ? old : fresh});
     }
     // What is earlier than every changed token, before and after, keeps its rank.
     std::vector<std::pair<sequence_id, std::size_t>> from;

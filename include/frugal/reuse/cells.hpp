@@ -84,7 +84,7 @@ public:
     /// `streams` rows of `size` cells for sequences 0 … sequences - 1. Errors: invalid_argument (no stream, cell or sequence,
     /// more than max_sequences of them, several streams that are not one for each sequence, or too many cells for 32 bits).
     [[nodiscard]] static result<cells> create(std::size_t streams, std::size_t size, std::size_t sequences) {
-        if (size == 0 || size > std::numeric_limits<std::int32_t>::max() || sequences == 0 || sequences > max_sequences ||
+        if (size == 0 || size > (std::numeric_limits<std::int32_t>::max)() || sequences == 0 || sequences > max_sequences ||
             (streams != 1 && streams != sequences))
             return fail(errc::invalid_argument, "a cache of ", streams, " streams of ", size, " cells for ", sequences,
                         " sequences");
@@ -189,12 +189,12 @@ private:
     };
     static constexpr std::uint32_t save_tag = 0x4C4C4543;  // "CELL"
     static constexpr std::size_t most_logged = 4096;       // per stream; with more changes than cells, a rebuild is cheaper
-    static constexpr std::size_t untouched = std::numeric_limits<std::size_t>::max();
-    static constexpr set_index reserved{std::numeric_limits<std::uint32_t>::max()};  // marks a cell named twice
+    static constexpr std::size_t untouched = (std::numeric_limits<std::size_t>::max)();
+    static constexpr set_index reserved{(std::numeric_limits<std::uint32_t>::max)()};  // marks a cell named twice
 
     cells(std::size_t streams, std::size_t size, std::size_t sequences)
-        : rows_(streams, row(size, std::min(size, most_logged))), tokens_(sequences), first_changed_(sequences, untouched) {
-        for (row& r : rows_) r = row(size, std::min(size, most_logged));  // a version for each
+        : rows_(streams, row(size, (std::min)(size, most_logged))), tokens_(sequences), first_changed_(sequences, untouched) {
+        for (row& r : rows_) r = row(size, (std::min)(size, most_logged));  // a version for each
     }
 
     [[nodiscard]] row& row_at(stream_id stream) noexcept { return rows_[static_cast<std::size_t>(stream)]; }
@@ -220,7 +220,7 @@ private:
     /// The ranks of a range: first and one past the last.
     [[nodiscard]] std::pair<std::size_t, std::size_t> ranks(sequence_id s, position_range range) const noexcept {
         const std::size_t first = first_from(s, range.begin);
-        return {first, range.end < 0 ? list(s).size() : std::max(first, first_from(s, range.end))};
+        return {first, range.end < 0 ? list(s).size() : (std::max)(first, first_from(s, range.end))};
     }
     [[nodiscard]] static std::ptrdiff_t offset(std::size_t rank) noexcept { return static_cast<std::ptrdiff_t>(rank); }
 
@@ -230,7 +230,7 @@ private:
     void touch(sequence_id s, std::size_t rank) {
         std::size_t& first = first_changed_[static_cast<std::size_t>(s)];
         if (first == untouched) touched_.push_back(s);
-        first = std::min(first, rank);
+        first = (std::min)(first, rank);
     }
     /// Ends an edit. `copied`: what is known of one of the changed sequences.
     void commit(const sequence_change& copied = {});

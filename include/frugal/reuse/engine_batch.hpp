@@ -33,14 +33,14 @@ struct ubatch {
 /// The first cells of a stream that hold all its tokens: a multiple of `padding`, at least one, at most all.
 [[nodiscard]] inline std::size_t padded_window(const cells& held, stream_id stream, std::size_t padding) noexcept {
     const std::size_t used = std::max<std::size_t>(held.used_end(stream), 1);
-    return std::min(held.size(), (used + padding - 1) / padding * padding);
+    return (std::min)(held.size(), (used + padding - 1) / padding * padding);
 }
 /// The same for a batch: that of its fullest stream.
 [[nodiscard]] inline std::size_t padded_window(const cells& held, std::span<const sequence_id> sequences,
                                                std::size_t padding) noexcept {
     std::size_t window = 1;
     for (const sequence_id s : sequences)
-        if (is_one_of(s, held.sequences())) window = std::max(window, padded_window(held, held.stream_of(s), padding));
+        if (is_one_of(s, held.sequences())) window = (std::max)(window, padded_window(held, held.stream_of(s), padding));
     return window;
 }
 

@@ -230,7 +230,7 @@ public:
 private:
     static constexpr std::int32_t none = -1;
     static constexpr std::uint64_t all_places = ~std::uint64_t{0} >> (64 - Ratio);
-    static constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t never = (std::numeric_limits<std::size_t>::max)();
 
     struct group {
         std::uint64_t places;
@@ -316,7 +316,7 @@ private:
             if (known == state.sequences.end())
                 state.sequences.push_back({change.sequence, 0, 0, never, {}});
             else
-                known->first = std::min(known->first, change.first.value);
+                known->first = (std::min)(known->first, change.first.value);
         }
     }
     [[nodiscard]] std::optional<update_plan> plan_update(const cells& held, row_state& state, std::size_t position_components,
@@ -324,27 +324,27 @@ private:
         update_plan plan;
         std::size_t live = 0;
         const auto kept_of = [&](const kept_sequence& of) {
-            return std::min({of.first / Ratio, of.tokens / Ratio, held.tokens(of.sequence).size() / Ratio});
+            return (std::min)({of.first / Ratio, of.tokens / Ratio, held.tokens(of.sequence).size() / Ratio});
         };
         for (kept_sequence& of : state.sequences) {
             const std::size_t tokens = held.tokens(of.sequence).size(), kept = kept_of(of);
             plan.tokens += tokens;
             plan.complete += tokens / Ratio;
-            if (kept != tokens / Ratio || kept != of.tokens / Ratio) plan.first_bucket = std::min(plan.first_bucket, kept);
+            if (kept != tokens / Ratio || kept != of.tokens / Ratio) plan.first_bucket = (std::min)(plan.first_bucket, kept);
             if (tokens == 0) {
                 of.first_repeated = never;
                 continue;
             }
             ++live;
-            const auto order = order_of(held, of.sequence, position_components, std::min(of.first, tokens), of.first_repeated);
+            const auto order = order_of(held, of.sequence, position_components, (std::min)(of.first, tokens), of.first_repeated);
             if (!order || order->ranked != state.ranked ||
                 (state.ranked && (live > 1 || order->last_temporal / Ratio >= blocks_in(window))))
                 return std::nullopt;
             of.first_repeated = order->first_repeated;
         }
         for (const kept_sequence& of : state.sequences) {
-            plan.kept += std::min(plan.first_bucket, of.tokens / Ratio);
-            plan.moved += kept_of(of) - std::min(plan.first_bucket, kept_of(of));
+            plan.kept += (std::min)(plan.first_bucket, of.tokens / Ratio);
+            plan.moved += kept_of(of) - (std::min)(plan.first_bucket, kept_of(of));
         }
         return plan;
     }

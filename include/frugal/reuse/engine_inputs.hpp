@@ -255,7 +255,7 @@ private:
     }
     void write_slice(const cells& held, std::size_t first) noexcept {
         slice_first_ = first;
-        slice_rows_ = std::min(most_rows_, positions_.size() - first);
+        slice_rows_ = (std::min)(most_rows_, positions_.size() - first);
         write_bias<Bias::form, Sees>(held, blocks_, batch_now(), first, std::span(bias_).first(slice_rows_ * width()));
     }
 

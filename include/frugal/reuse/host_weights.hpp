@@ -31,7 +31,7 @@ public:
 
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] result<std::size_t> load(Device& dev, const quant::weight_view& w) {
-        if (w.cols != 0 && w.rows > std::numeric_limits<std::size_t>::max() / sizeof(float) / w.cols)
+        if (w.cols != 0 && w.rows > (std::numeric_limits<std::size_t>::max)() / sizeof(float) / w.cols)
             return fail(errc::out_of_memory, "weights [", w.rows, ", ", w.cols, "] in f32 are beyond the address space");
         if (memory_.size() < w.rows * w.cols) {
             memory_ = {};

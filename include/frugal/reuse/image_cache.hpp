@@ -77,7 +77,7 @@ public:
     }
 
 private:
-    static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t none = (std::numeric_limits<std::size_t>::max)();
     struct entry {
         std::optional<Image> image;
         std::size_t older = none, newer = none;

@@ -32,7 +32,7 @@ enum class on_device_failure {
 
 struct image_store_options {
     std::size_t layers = 0;
-    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();  ///< of images; what is beyond stays with the host
+    std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; what is beyond stays with the host
     bool keep = true;                                                   ///< false: images are packed anew in every step
     on_device_failure on_failure = on_device_failure::use_host;
     /// Called with the file's bytes of a matrix once its image is resident: nothing reads them again unless the image is

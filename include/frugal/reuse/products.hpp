@@ -26,7 +26,7 @@ template <auto... Member>
 struct product {
     static_assert(sizeof...(Member) > 0, "frugal: a product has at least one weight matrix: product<&weights::q>");
     static constexpr std::size_t size = sizeof...(Member);
-    static constexpr bool small = false;
+    static constexpr bool is_small = false;
     using members = buffers<Member...>;
 
     template <class Weights>
@@ -39,7 +39,7 @@ struct product {
 /// images too (device::packs_small_products).
 template <auto... Member>
 struct small_product : product<Member...> {
-    static constexpr bool small = true;
+    static constexpr bool is_small = true;
 };
 
 namespace detail {
@@ -48,8 +48,8 @@ template <class Indices, class... Product>
 struct product_table;
 
 // Image i is packed from product i's matrices; mode i says that the host computes product i.
-template <std::size_t... I, class... Product>
-struct product_table<std::index_sequence<I...>, Product...> {
+template <std::size_t... Image, class... Product>
+struct product_table<std::index_sequence<Image...>, Product...> {
     template <auto Index, class Members>
     struct of;
     template <auto Index, auto... Member>
@@ -68,9 +68,9 @@ struct product_table<std::index_sequence<I...>, Product...> {
     template <auto... A, auto... B, class... Rest>
     struct joined<buffers<A...>, buffers<B...>, Rest...> : joined<buffers<A..., B...>, Rest...> {};
 
-    using table =
-        reader_table<typename joined<typename Product::members...>::type, typename of<I, typename Product::members>::packer...,
-                     typename of<I, typename Product::members>::host_reader...>;
+    using table = reader_table<typename joined<typename Product::members...>::type,
+                               typename of<Image, typename Product::members>::packer...,
+                               typename of<Image, typename Product::members>::host_reader...>;
 };
 
 /// What a store knows of the products that it keeps images of; there may be none.
@@ -105,7 +105,7 @@ struct large_products {
 };
 template <class Weights, class... Kept, class First, class... Rest>
 struct large_products<product_set<Weights, Kept...>, First, Rest...>
-    : std::conditional_t<First::small, large_products<product_set<Weights, Kept...>, Rest...>,
+    : std::conditional_t<First::is_small, large_products<product_set<Weights, Kept...>, Rest...>,
                          large_products<product_set<Weights, Kept..., First>, Rest...>> {};
 
 }  // namespace detail

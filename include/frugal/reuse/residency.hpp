@@ -29,7 +29,7 @@ enum class weight_version : std::uint64_t { none = 0 };
 
 /// What a host buffer holds: a layer's weights of one version. 16 bytes, compared before every read.
 struct stamp {
-    std::uint64_t layer = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t layer = (std::numeric_limits<std::uint64_t>::max)();
     weight_version version = weight_version::none;
     friend bool operator==(const stamp&, const stamp&) = default;
 };
@@ -38,7 +38,7 @@ struct residency_options {
     std::size_t layers = 0, images = 0;  ///< images: of a layer, numbered from 0; at most 64
     /// Images beyond this many bytes are refused. Nothing is evicted to make room: a decode step visits the layers in a
     /// circle, in which the least recently used image is the one needed next.
-    std::size_t byte_budget = std::numeric_limits<std::size_t>::max();
+    std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();
     bool keep = true;  ///< false: an image lives as long as the lease under which it was packed
 };
 

@@ -43,7 +43,7 @@ public:
     [[nodiscard]] static result<buffer> allocate(std::size_t size) {
         buffer out;
         if (size == 0) return result<buffer>(std::move(out));  // written out for nvcc 13, which would copy
-        if (size > (std::numeric_limits<std::size_t>::max() - alignment) / sizeof(T))
+        if (size > ((std::numeric_limits<std::size_t>::max)() - alignment) / sizeof(T))
             return fail(errc::out_of_memory, "buffer of ", size, " elements is beyond the address space");
         const std::size_t bytes = (size * sizeof(T) + alignment - 1) / alignment * alignment;
 #if defined(MADV_HUGEPAGE)

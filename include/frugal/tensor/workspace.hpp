@@ -50,7 +50,7 @@ public:
             used_ = 0;
         }
         if (block_ == blocks_.size()) {
-            FRUGAL_TRY_ASSIGN(auto fresh, buffer<float>::allocate(std::max(need, least_block)));
+            FRUGAL_TRY_ASSIGN(auto fresh, buffer<float>::allocate((std::max)(need, least_block)));
             blocks_.push_back(std::move(fresh));
             used_ = 0;
         }

@@ -51,7 +51,7 @@ struct cuda_attention_buffers {
         FRUGAL_TRY_ASSIGN(out.values, memory.matrix(rows, d.kv_heads * d.head_dim));
         FRUGAL_TRY_ASSIGN(out.attended, memory.input_matrix(rows, d.heads * d.head_dim));
         const std::size_t row = ops::cuda::split_partial(1, {d.heads, d.kv_heads, d.head_dim}, max_tokens);
-        out.partial_size = std::max(row, std::min(rows * row, wanted_partial));
+        out.partial_size = (std::max)(row, (std::min)(rows * row, wanted_partial));
         FRUGAL_TRY_ASSIGN(out.partial, memory.array<float>(out.partial_size));
         return out;
     }
@@ -114,7 +114,7 @@ template <class Device, class Scalar>
     const ops::cuda::split_heads shape{d.heads, d.kv_heads, d.head_dim};
     const std::size_t at_once = std::max<std::size_t>(1, all.partial_size / ops::cuda::split_partial(1, shape, most_visible));
     for (std::size_t first = 0; first < rows; first += at_once) {
-        const std::size_t count = std::min(at_once, rows - first);
+        const std::size_t count = (std::min)(at_once, rows - first);
         FRUGAL_TRY(pass.start(ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)),
                                                          shape, d.scale(), cache.rows + first, most_visible, all.partial,
                                                          all.attended.rows_range(first, count), pass.stream(), kind)));

@@ -195,7 +195,7 @@ private:
         workspace::scope scope(scratch);
         const std::size_t product = ops::grouped_matmul_scratch(dev, d.values()) + ops::prepared_scratch(rows, d.values());
         FRUGAL_TRY_ASSIGN([[maybe_unused]] const float* room,
-                          scratch.floats(std::max(product, ops::gated_delta_rule_scratch<Scan>(dev, d.rule()))));
+                          scratch.floats((std::max)(product, ops::gated_delta_rule_scratch<Scan>(dev, d.rule()))));
         return {};
     }
 };

@@ -68,7 +68,7 @@ public:
     template <ops::state_layout_policy To>
     [[nodiscard]] result<gdn_snapshot<To>> converted() const {
         FRUGAL_TRY_ASSIGN(auto turned, buffer<float>::allocate(values().size()));
-        const std::size_t size = std::min(shape_.rule.state_size(), values().size());
+        const std::size_t size = (std::min)(shape_.rule.state_size(), values().size());
         FRUGAL_TRY(ops::convert_state<Layout, To>(shape_.rule, values().first(size), turned.span().first(size)));
         std::copy(values().begin() + static_cast<std::ptrdiff_t>(size), values().end(),
                   turned.span().begin() + static_cast<std::ptrdiff_t>(size));
@@ -241,7 +241,7 @@ public:
     }
 
     /// For a forward pass of the tokens whose conv inputs are `x`: tokens for which a checkpoint is kept, the newest ones.
-    [[nodiscard]] std::size_t kept(std::size_t tokens) const noexcept { return std::min(tokens, checkpoints_); }
+    [[nodiscard]] std::size_t kept(std::size_t tokens) const noexcept { return (std::min)(tokens, checkpoints_); }
     /// Before the convolution: keeps the conv history as it is before each of the newest kept(x.rows()) tokens.
     void keep_conv_history(sequence_id s, matrix_view<const float> x) noexcept {
         for (std::size_t t = x.rows() - kept(x.rows()); t < x.rows(); ++t) {
@@ -267,7 +267,7 @@ public:
 private:
     static constexpr std::uint64_t magic = 0x31'65'74'61'74'73'64'67;  // "gdstate1"
     static constexpr std::uint32_t scalar_f32 = 0;                     // the number of f32 among GGUF types
-    static constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();
     static constexpr std::size_t sizes = 6;
 
     struct sequence_info {

@@ -110,11 +110,11 @@ struct qsa {
             FRUGAL_TRY((detail::index_queries<NormWeight>(dev, multiplier, d, w, heads.angles, input, queries)));
             // Some rows at a time, so that their lists of tokens stay small.
             const std::size_t width = detail::most_chosen(layout.ratio(), top);
-            const std::size_t most = std::min(tokens.rows(), std::max(rows_at_once, 4 * dev.concurrency()));
+            const std::size_t most = (std::min)(tokens.rows(), (std::max)(rows_at_once, 4 * dev.concurrency()));
             FRUGAL_TRY_ASSIGN(auto lists, scratch.array<std::uint32_t>(most * width));
             FRUGAL_TRY_ASSIGN(auto counts, scratch.array<std::size_t>(most));
             for (std::size_t first = 0; first < tokens.rows(); first += most) {
-                const std::size_t count = std::min(most, tokens.rows() - first);
+                const std::size_t count = (std::min)(most, tokens.rows() - first);
                 FRUGAL_TRY(detail::choose_tokens(dev, scratch, d, layout.ratio(), layout.rows().subspan(first, count),
                                                  std::span<const ops::block_row<IndexScalar>>(choices.subspan(first, count)),
                                                  matrix_view<const float>(queries.rows_range(first, count)), lists,

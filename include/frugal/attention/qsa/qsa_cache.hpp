@@ -45,7 +45,7 @@ public:
         key_store block_keys;
     };
     /// A `raw_history` that keeps every raw key.
-    static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
 
     /// `ratio`: tokens in a block. Errors: invalid_argument.
     [[nodiscard]] static result<qsa_cache> create(std::size_t kv_heads, std::size_t head_dim, std::size_t index_dim,

@@ -37,13 +37,13 @@ struct cuda_qsa_buffers : cuda_attention_buffers {
                                                          std::size_t rows, std::size_t max_tokens) {
         cuda_qsa_buffers out;
         FRUGAL_TRY_ASSIGN(static_cast<cuda_attention_buffers&>(out), cuda_attention_buffers::create(memory, d, rows, max_tokens));
-        const std::size_t top = std::min(d.budget, max_tokens) / ratio, blocks = std::max<std::size_t>(max_tokens / ratio, 1);
+        const std::size_t top = (std::min)(d.budget, max_tokens) / ratio, blocks = std::max<std::size_t>(max_tokens / ratio, 1);
         FRUGAL_TRY_ASSIGN(out.raw_keys, memory.matrix(rows, d.index_dim));
         FRUGAL_TRY_ASSIGN(out.index_queries, memory.matrix(rows, d.index_heads * d.index_dim));
-        out.scores_size = std::max(blocks, std::min(rows * blocks, wanted_scores));
+        out.scores_size = (std::max)(blocks, (std::min)(rows * blocks, wanted_scores));
         FRUGAL_TRY_ASSIGN(out.scores, memory.array<float>(out.scores_size));
         FRUGAL_TRY_ASSIGN(out.candidates, memory.array<std::uint32_t>(ops::cuda::select_candidates(
-                                              std::min(rows, ops::cuda::select_few_rows), blocks, d.budget / ratio)));
+                                              (std::min)(rows, ops::cuda::select_few_rows), blocks, d.budget / ratio)));
         FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::uint32_t>(rows * top));
         FRUGAL_TRY_ASSIGN(out.counts, memory.array<std::uint32_t>(rows));
         FRUGAL_TRY_ASSIGN(out.lists, memory.array<std::uint32_t>(rows * ((top + 1) * ratio - 1)));
@@ -123,7 +123,7 @@ public:
             FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
         } else {
             FRUGAL_TRY(choose(pass, d, all, shared, input, rows));
-            const std::size_t most = std::min(shared.most_visible, (top + 1) * Ratio - 1);
+            const std::size_t most = (std::min)(shared.most_visible, (top + 1) * Ratio - 1);
             FRUGAL_TRY(detail::attend_rows(pass, d, cache_, ops::cuda::row_keys::own, most, all, rows));
         }
         return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
@@ -157,7 +157,7 @@ private:
         FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries, d.index_heads, stream)));
         const std::size_t at_once = std::max<std::size_t>(1, all.scores_size / most_complete);
         for (std::size_t first = 0; first < rows; first += at_once) {
-            const std::size_t count = std::min(at_once, rows - first);
+            const std::size_t count = (std::min)(at_once, rows - first);
             FRUGAL_TRY(pass.start(ops::cuda::select_blocks(
                 matrix_view<const float>(queries.rows_range(first, count)), d.index_heads, rows_ + first, most_complete, top,
                 all.scores, all.candidates, all.chosen + first * top, all.counts + first, stream)));

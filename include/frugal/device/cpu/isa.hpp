@@ -42,16 +42,16 @@ FRUGAL_CPU_ISAS(FRUGAL_DEFINE_ISA)
 #undef FRUGAL_DEFINE_ISA
 
 /// An instruction set tag: `name`, `vector_bytes`, and `fused`, whether a product and a sum are rounded once (simd::multiply_add).
-template <class I>
+template <class Isa>
 concept tag = requires {
-    { I::name } -> std::convertible_to<std::string_view>;
-    { I::vector_bytes } -> std::convertible_to<std::size_t>;
-    { I::fused } -> std::convertible_to<bool>;
+    { Isa::name } -> std::convertible_to<std::string_view>;
+    { Isa::vector_bytes } -> std::convertible_to<std::size_t>;
+    { Isa::fused } -> std::convertible_to<bool>;
 };
 
 #define FRUGAL_LIST_ISA(tag, bytes, compiled, supported) , tag
-template <class, class... I>
-using list_without_first = type_list<I...>;
+template <class, class... Isa>
+using list_without_first = type_list<Isa...>;
 /// Every instruction set, from the least to the most able.
 using all = list_without_first<void FRUGAL_CPU_ISAS(FRUGAL_LIST_ISA)>;
 #undef FRUGAL_LIST_ISA

@@ -106,7 +106,7 @@ FRUGAL_ALWAYS_INLINE float multiply_add(float a, float b, float c) noexcept {
 
 /// The greater of each pair of lanes; that of `b` where either is NaN.
 template <class Isa>
-FRUGAL_ALWAYS_INLINE vec<Isa> max(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+FRUGAL_ALWAYS_INLINE vec<Isa>(max)(const vec<Isa>& a, const vec<Isa>& b) noexcept {
 #if FRUGAL_HAS_AVX2
     if constexpr (width<Isa> == 8) return __builtin_ia32_maxps256(a, b);
 #endif
@@ -133,8 +133,8 @@ namespace detail {
 /// f(0) … f(N - 1), the numbers as constants: compilers do not always unroll a loop whose turns fold to little.
 template <std::size_t N, class F>
 FRUGAL_ALWAYS_INLINE void unrolled(F&& f) noexcept {
-    [&]<std::size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
-        (f(std::integral_constant<std::size_t, I>{}), ...);
+    [&]<std::size_t... Index>(std::index_sequence<Index...>) __attribute__((always_inline)) {
+        (f(std::integral_constant<std::size_t, Index>{}), ...);
     }
     (std::make_index_sequence<N>{});
 }
@@ -278,7 +278,7 @@ FRUGAL_ALWAYS_INLINE void axpy(float a, const float* x, float* y, std::size_t n)
 
 /// The lesser of each pair of lanes; that of `b` where either is NaN.
 template <class Isa>
-FRUGAL_ALWAYS_INLINE vec<Isa> min(const vec<Isa>& a, const vec<Isa>& b) noexcept {
+FRUGAL_ALWAYS_INLINE vec<Isa>(min)(const vec<Isa>& a, const vec<Isa>& b) noexcept {
 #if FRUGAL_HAS_AVX2
     if constexpr (width<Isa> == 8) return __builtin_ia32_minps256(a, b);
 #endif

@@ -195,13 +195,13 @@ private:
         std::size_t rows = 0;
         for (const quant::panel_view& part : parts) rows += part.rows;
         const std::size_t groups = (x.cols() + quant::panel_group - 1) / quant::panel_group, cols = groups * quant::panel_group;
-        const std::size_t batch = std::min(x.rows(), most_tokens);
+        const std::size_t batch = (std::min)(x.rows(), most_tokens);
         // Floats, then codes, scales and sums of activations, then results; each part starts aligned to 64 bytes.
         const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
         const std::size_t codes_at = aligned(batch * cols * sizeof(float)), scales_at = codes_at + aligned(batch * cols);
         const std::size_t sums_at = scales_at + aligned(batch * groups * sizeof(float));
         const std::size_t y_at = sums_at + aligned(batch * groups * 2 * sizeof(std::int16_t));
-        if (rows > std::numeric_limits<std::size_t>::max() / 16 / batch)
+        if (rows > (std::numeric_limits<std::size_t>::max)() / 16 / batch)
             return fail(errc::out_of_memory, "products of ", rows, " rows are beyond the address space");
         const std::size_t bytes = y_at + batch * rows * sizeof(float);
         if (device_room_.bytes() < bytes) {
@@ -215,7 +215,7 @@ private:
         std::byte* const room = device_room_.data();
         auto* const staged = host_room_.as<std::byte>();
         for (std::size_t first = 0; first < x.rows(); first += batch) {
-            const std::size_t tokens = std::min(batch, x.rows() - first);
+            const std::size_t tokens = (std::min)(batch, x.rows() - first);
             for (std::size_t t = 0; t < tokens; ++t) {
                 std::byte* const to = staged + t * cols * sizeof(float);
                 std::memcpy(to, x.row(first + t), x.cols() * sizeof(float));

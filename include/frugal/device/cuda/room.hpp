@@ -25,7 +25,7 @@ public:
     template <class T>
     [[nodiscard]] result<T*> array(std::size_t count) {
         static_assert(std::is_trivially_copyable_v<T>);
-        if (count > std::numeric_limits<std::size_t>::max() / 2 / sizeof(T))
+        if (count > (std::numeric_limits<std::size_t>::max)() / 2 / sizeof(T))
             return fail(errc::out_of_memory, "an array of ", count, " elements is beyond the address space");
         FRUGAL_TRY_ASSIGN(auto memory, device_memory::allocate(on_, count * sizeof(T)));
         FRUGAL_TRY(on_->check("clear memory", cudaMemsetAsync(memory.data(), 0, memory.bytes(), queue_->get())));
@@ -36,7 +36,7 @@ public:
     }
     /// Rows without gaps. Errors: as array().
     [[nodiscard]] result<matrix_view<float>> matrix(std::size_t rows, std::size_t cols) {
-        if (cols != 0 && rows > std::numeric_limits<std::size_t>::max() / 8 / cols)
+        if (cols != 0 && rows > (std::numeric_limits<std::size_t>::max)() / 8 / cols)
             return fail(errc::out_of_memory, "a matrix [", rows, ", ", cols, "] is beyond the address space");
         FRUGAL_TRY_ASSIGN(float* const data, array<float>(rows * cols));
         return matrix_view<float>(data, rows, cols);

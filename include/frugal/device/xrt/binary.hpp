@@ -81,11 +81,11 @@ inline constexpr std::string_view xrt_tag_head = "frugal-tile-matmul 1";
     while (!rest.empty()) {
         const std::size_t begin = rest.find_first_not_of(' ');
         if (begin == std::string_view::npos) break;
-        const std::size_t end = std::min(rest.find(' ', begin), rest.size());
+        const std::size_t end = (std::min)(rest.find(' ', begin), rest.size());
         const std::string_view word = rest.substr(begin, end - begin);
         rest.remove_prefix(end);
-        const std::size_t equals = std::min(word.find('='), word.size());
-        const std::string_view key = word.substr(0, equals), value = word.substr(std::min(equals + 1, word.size()));
+        const std::size_t equals = (std::min)(word.find('='), word.size());
+        const std::string_view key = word.substr(0, equals), value = word.substr((std::min)(equals + 1, word.size()));
         if (key == "tile") out.tile = std::string(value);
         if (key == "activations") activations = value;
         if (key == "output") output = value;

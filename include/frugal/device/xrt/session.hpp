@@ -138,7 +138,7 @@ public:
     [[nodiscard]] status multiply(const xrt_image& image, matrix_view<const float> x, std::span<const matrix_view<float>> y) {
         const std::size_t height = tag_.tokens, width = image.held_->shape.columns;
         for (std::size_t first = 0; first < x.rows(); first += height) {
-            const std::size_t count = std::min(height, x.rows() - first);
+            const std::size_t count = (std::min)(height, x.rows() - first);
             // The kernel reads all rows of its tile: those without a token are zero, not what an earlier launch left there (C59).
             for (std::size_t t = 0; t < count; ++t) {
                 const float* from = x.row(first + t);
@@ -228,7 +228,7 @@ private:
     [[nodiscard]] result<xrt_program> program(xrt_shape shape) {
         if (const auto known = programs_.find(shape); known != programs_.end()) return known->second;
         const std::vector<std::uint32_t> words = instructions_(shape.rows, shape.columns);
-        constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+        constexpr std::size_t most = (std::numeric_limits<std::uint32_t>::max)();
         if (words.empty() || words.size() > most || shape.rows > most || shape.columns > most)
             return fail(errc::unsupported, "there are no instructions for weights [", shape.rows, ", ", shape.columns,
                         "] in whole tiles");

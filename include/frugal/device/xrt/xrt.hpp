@@ -86,7 +86,7 @@ public:
         std::vector<std::size_t> rows;
         std::size_t all = 0;
         for (const source& part : parts) {
-            if (part.rows() > std::numeric_limits<std::uint32_t>::max() - all || part.cols() != parts.front().cols())
+            if (part.rows() > (std::numeric_limits<std::uint32_t>::max)() - all || part.cols() != parts.front().cols())
                 return fail(errc::shape_mismatch, "cannot stack a part [", part.rows(), ", ", part.cols(), "] on ", all,
                             " rows of ", parts.front().cols(), " columns");
             rows.push_back(part.rows());
@@ -96,7 +96,7 @@ public:
         if (all == 0 || cols == 0) return fail(errc::shape_mismatch, "a weight image needs rows and columns");
         using tiles = quant::packed_tiles<TileFormat>;
         const std::size_t bytes = tiles::bytes(all, cols);
-        if (bytes > std::numeric_limits<std::size_t>::max() / 2)
+        if (bytes > (std::numeric_limits<std::size_t>::max)() / 2)
             return fail(errc::out_of_memory, "a matrix [", all, ", ", cols, "] is beyond the address space");
         const detail::xrt_shape shape{tiles::row_tiles(all) * TileFormat::tile_rows,
                                       tiles::col_tiles(cols) * TileFormat::tile_cols};
@@ -134,7 +134,7 @@ private:
 
     /// Rows of tiles on all threads of the host.
     [[nodiscard]] status encode(std::span<const source> parts, std::size_t row_tiles, std::span<std::byte> out) const {
-        const std::size_t tasks = std::min(row_tiles, std::max<std::size_t>(1, concurrency()));
+        const std::size_t tasks = (std::min)(row_tiles, std::max<std::size_t>(1, concurrency()));
         std::vector<status> done(tasks);
         const auto one = [&](std::size_t task) {
             const std::size_t begin = row_tiles * task / tasks, end = row_tiles * (task + 1) / tasks;

@@ -134,13 +134,13 @@ __global__ void __launch_bounds__(32 * split_warps, 1)
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int slices = together ? 1 : (a.group + Heads - 1) / Heads, place = static_cast<int>(blockIdx.z);
     const int kv_head = static_cast<int>(blockIdx.y) / slices, first_head = static_cast<int>(blockIdx.y) % slices * Heads;
-    const int queries = min(most_queries, together ? a.rows * a.group - place * most_queries : a.group - first_head);
+    const int queries = (min)(most_queries, together ? a.rows * a.group - place * most_queries : a.group - first_head);
     const auto begin = static_cast<std::uint32_t>(blockIdx.x) * split_keys;
     const auto query = [&](int i) {
-        const int number = place * most_queries + min(i, queries - 1);
+        const int number = place * most_queries + (min)(i, queries - 1);
         split_query out{together ? number / a.group : place, together ? number % a.group : first_head + i, 0};
         const std::uint32_t visible = rows[out.row].visible;
-        if (visible > begin) out.keys = static_cast<int>(min(static_cast<unsigned>(split_keys), visible - begin));
+        if (visible > begin) out.keys = static_cast<int>((min)(static_cast<unsigned>(split_keys), visible - begin));
         return out;
     };
     const split_row<Scalar>& row = rows[query(0).row];
@@ -148,14 +148,14 @@ __global__ void __launch_bounds__(32 * split_warps, 1)
     if constexpr (together)
         for (int r = query(0).row + 1; r <= query(queries - 1).row; ++r) {
             const int own = query((r * a.group) - place * most_queries).keys;
-            keys = max(keys, own);
-            seen_by_all = min(seen_by_all, own);
+            keys = (max)(keys, own);
+            seen_by_all = (min)(seen_by_all, own);
         }
     if (keys == 0) return;  // the whole block leaves
     if (together && thread < most_queries) shared.of[thread] = query(thread);
 
     for (int i = thread; i < split_keys; i += 32 * split_warps) {
-        const std::uint32_t at = begin + static_cast<std::uint32_t>(min(i, keys - 1));
+        const std::uint32_t at = begin + static_cast<std::uint32_t>((min)(i, keys - 1));
         const std::size_t token = !together && row.list != nullptr ? row.list[at] : at;
         const std::size_t chunk = token >> row.cache.chunk_shift;
         const std::size_t within = (token & ((std::size_t{1} << row.cache.chunk_shift) - 1)) * row.cache.stride +
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(merge_threads)
     float greatest = 0.0f, of_weights = 0.0f;  // of this thread's span of those on their way
     const auto fetch = [&](int first, int buffer) {
         if (feature < head_dim)
-            for (int i = warp; i < min(merge_threads, visible - first); i += merge_threads / 32)
+            for (int i = warp; i < (min)(merge_threads, visible - first); i += merge_threads / 32)
                 gpu::async_copy_4(&shared.values[buffer][i][lane], span(first + i) + feature);
         gpu::async_copy_commit();
         if (first + thread < visible) {
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(merge_threads)
         __syncthreads();  // these spans are here, and those before them are added
         if (first + merge_threads < visible) fetch(first + merge_threads, buffer ^ 1);
         if (warp == 0 && feature < head_dim)
-            for (int i = 0; i < min(merge_threads, visible - first); ++i) {
+            for (int i = 0; i < (min)(merge_threads, visible - first); ++i) {
                 value = fmaf(shared.weights[buffer][i], shared.values[buffer][i][lane], value);
                 sum = fmaf(shared.weights[buffer][i], shared.sums[buffer][i], sum);
             }

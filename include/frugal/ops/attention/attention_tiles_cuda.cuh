@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, row = lane / 4, pair = lane % 4 * 2;
     const int first_query = static_cast<int>(blockIdx.x) * 16 * query_warps, head = static_cast<int>(blockIdx.y);
     const int own_query = first_query + 16 * warp + row;  // and 8 further
-    const int last_query = min(first_query + 16 * query_warps, a.queries) - 1;
+    const int last_query = (min)(first_query + 16 * query_warps, a.queries) - 1;
     const auto keys = static_cast<int>(a.visible[last_query]), tiles = (keys + tile_keys - 1) / tile_keys;
     const std::size_t offset = static_cast<std::size_t>(head / a.group) * HeadSize;
 
@@ -102,15 +102,15 @@ __global__ void __launch_bounds__(32 * query_warps, 1) attend_tiles(attention_ti
     const auto pair_at = [](const std::uint16_t* at) { return *reinterpret_cast<const std::uint32_t*>(at); };
     if (tiles != 0) fetch(0);
     for (int i = thread; i < 16 * query_warps * (HeadSize / 2); i += threads) {
-        const int r = i / (HeadSize / 2), c = i % (HeadSize / 2) * 2, query = min(first_query + r, a.queries - 1);
+        const int r = i / (HeadSize / 2), c = i % (HeadSize / 2) * 2, query = (min)(first_query + r, a.queries - 1);
         const float* const from = a.q + static_cast<std::size_t>(query) * a.q_stride +
                                   static_cast<std::size_t>(head) * static_cast<std::size_t>(a.head_stride) + c;
         *reinterpret_cast<std::uint32_t*>(&shared.query[r][c]) = gpu::pack_bf16(from[0], from[1]);
     }
     int limit[2];  // keys that the lane's two queries see
     FRUGAL_UNROLL
-    for (int h = 0; h < 2; ++h) limit[h] = static_cast<int>(a.visible[min(own_query + 8 * h, a.queries - 1)]);
-    const auto least = static_cast<int>(a.visible[min(first_query + 16 * warp, a.queries - 1)]);  // that any of the warp's sees
+    for (int h = 0; h < 2; ++h) limit[h] = static_cast<int>(a.visible[(min)(own_query + 8 * h, a.queries - 1)]);
+    const auto least = static_cast<int>(a.visible[(min)(first_query + 16 * warp, a.queries - 1)]);  // that any of the warp's sees
 
     gpu::fragment_c out[columns];
     FRUGAL_UNROLL

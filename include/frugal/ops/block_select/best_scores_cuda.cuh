@@ -91,7 +91,7 @@ FRUGAL_DEVICE void choose_best(choice_shared<Threads>& shared, const float* __re
         const unsigned below = (1u << lane) - 1u;
         above_here += static_cast<unsigned>(__popc(above_lanes & below));
         equal_here += static_cast<unsigned>(__popc(equal_lanes & below));
-        if (above || (equal && equal_here < ties)) out[above_here + min(equal_here, ties)] = at(i);
+        if (above || (equal && equal_here < ties)) out[above_here + (min)(equal_here, ties)] = at(i);
         __syncthreads();
     }
 }

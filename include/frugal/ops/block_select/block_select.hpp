@@ -69,11 +69,11 @@ float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noe
     bool finite = true;
     for (std::size_t i = 0; i < n; ++i) {
         const float magnitude = std::fabs(from[i]);
-        finite = finite && magnitude <= std::numeric_limits<float>::max();
-        most = std::max(most, magnitude);
+        finite = finite && magnitude <= (std::numeric_limits<float>::max)();
+        most = (std::max)(most, magnitude);
     }
     const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : most / static_cast<float>(limit);
-    if (!(scale >= std::numeric_limits<float>::min())) {
+    if (!(scale >= (std::numeric_limits<float>::min)())) {
         std::fill(codes, codes + n, Code{0});
         return finite ? 0.0f : scale;
     }
@@ -97,8 +97,8 @@ inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* co
 /// The greatest magnitude of the codes of queries: 16 bits, or fewer where `dim` products with keys' codes would not fit 32.
 [[nodiscard]] constexpr int block_query_limit(std::size_t dim) noexcept {
     const std::size_t limit =
-        static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) / 127 / std::max<std::size_t>(dim, 1);
-    return static_cast<int>(std::min<std::size_t>(limit, std::numeric_limits<std::int16_t>::max()));
+        static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()) / 127 / std::max<std::size_t>(dim, 1);
+    return static_cast<int>(std::min<std::size_t>(limit, (std::numeric_limits<std::int16_t>::max)()));
 }
 
 /// Writes a row of `heads` queries for keys of 8 bits: as many codes, with one scale, the greatest magnitude / the limit. With up
@@ -164,10 +164,11 @@ struct selection_plan {
 
     /// Groups of up to 16 rows; smaller ones, down to 4, where there are threads to spare.
     selection_plan(std::size_t rows, std::size_t threads) noexcept
-        : group_rows(std::min(std::min<std::size_t>(rows, 16), std::max<std::size_t>(4, (rows + threads - 1) / threads))) {}
+        : group_rows((std::min)(std::min<std::size_t>(rows, 16), std::max<std::size_t>(4, (rows + threads - 1) / threads))) {}
     /// A part has at least twice `top` blocks, or it would merely hand them on.
     void cut(std::size_t threads, std::size_t most_blocks, std::size_t top) noexcept {
-        cuts = std::max<std::size_t>(1, std::min((threads + groups - 1) / groups, most_blocks / std::max(least_part, 2 * top)));
+        const std::size_t least = (std::max)(least_part, 2 * top);
+        cuts = std::max<std::size_t>(1, (std::min)((threads + groups - 1) / groups, most_blocks / least));
     }
 };
 
@@ -195,14 +196,14 @@ template <device::cpu_target Device, class Scalar>
     for (std::size_t r = 0; r < rows.size(); ++r) {
         if (is_cut(r)) {
             ++cut_rows;
-            most = std::max(most, rows[r].complete);
+            most = (std::max)(most, rows[r].complete);
             continue;
         }
-        counts[r] = std::min(top, rows[r].complete);
+        counts[r] = (std::min)(top, rows[r].complete);
         for (std::size_t i = 0; i < counts[r]; ++i) chosen[r * top + i] = static_cast<std::uint32_t>(i);
     }
     if (cut_rows == 0) return {};
-    if (most > std::numeric_limits<std::uint32_t>::max())
+    if (most > (std::numeric_limits<std::uint32_t>::max)())
         return fail(errc::shape_mismatch, "block selection among ", most, " blocks, more than 32 bits can number");
 
     workspace::scope scope(scratch);
@@ -235,15 +236,15 @@ template <device::cpu_target Device, class Scalar>
             *last = {r, 0, 0};
         }
         ++last->count;
-        last->complete = std::max(last->complete, rows[r].complete);
+        last->complete = (std::max)(last->complete, rows[r].complete);
     }
     plan.cut(threads, most, top);
 
     // Each part has a list for every row of a group and one to spare.
-    const std::size_t parts = plan.cuts > 1 ? plan.groups * plan.cuts : std::min(plan.groups, threads);
+    const std::size_t parts = plan.cuts > 1 ? plan.groups * plan.cuts : (std::min)(plan.groups, threads);
     const std::size_t capacity = 2 * top + plan.piece, lists = plan.group_rows + 1;
     FRUGAL_TRY_ASSIGN(auto best, scratch.array<best_blocks>(parts * plan.group_rows));
-    if (capacity > std::numeric_limits<std::size_t>::max() / (parts * lists))
+    if (capacity > (std::numeric_limits<std::size_t>::max)() / (parts * lists))
         return fail(errc::out_of_memory, "block selection of ", top, " blocks");
     FRUGAL_TRY_ASSIGN(auto room, scratch.array<ranked_block>(parts * lists * capacity));
 
@@ -255,11 +256,11 @@ template <device::cpu_target Device, class Scalar>
         for (std::size_t first = begin; first < end; first += plan.piece)
             for (std::size_t i = 0; i < group.count; ++i) {
                 const block_row<Scalar>& row = rows[group.first + i];
-                const std::size_t last = std::min({first + plan.piece, end, row.complete});
+                const std::size_t last = (std::min)({first + plan.piece, end, row.complete});
                 if (first >= last) continue;
                 if (of[i].count > 2 * top) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);
                 of[i].count = ops::cpu::keep_blocks<isa>(queries_of(group.first + i), heads, dim, *row.blocks, divisor, first,
-                                                         last, i == 0 ? std::min(end, row.complete) : 0, of[i].threshold,
+                                                         last, i == 0 ? (std::min)(end, row.complete) : 0, of[i].threshold,
                                                          of[i].kept, of[i].count);
             }
         for (std::size_t i = 0; i < group.count; ++i) detail::drop_beyond(of[i], top, own + plan.group_rows * capacity);

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(32 * score_warps, 1)
     float keys[at_once][Features];
     FRUGAL_UNROLL
     for (int b = 0; b < at_once; ++b) {
-        const std::uint32_t block = min(first + static_cast<std::uint32_t>(b), row.complete - 1);
+        const std::uint32_t block = (min)(first + static_cast<std::uint32_t>(b), row.complete - 1);
         const Scalar* const key = row.blocks.keys[block >> row.blocks.chunk_shift] + place(block) * row.blocks.stride;
         FRUGAL_UNROLL
         for (int i = 0; i < Features; ++i) keys[b][i] = lane + 32 * i < dim ? block_feature(key, lane + 32 * i) : 0.0f;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Threads)
     std::uint32_t* const out =
         candidates + (static_cast<std::size_t>(blockIdx.y) * gridDim.x + blockIdx.x) * static_cast<std::size_t>(top);
     choose_best<Threads>(
-        shared, scores + blockIdx.y * scores_stride, min(length, n - begin), static_cast<std::uint32_t>(top),
+        shared, scores + blockIdx.y * scores_stride, (min)(length, n - begin), static_cast<std::uint32_t>(top),
         [&](std::uint32_t i) { return begin + i; }, out);
 }
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Threads)
     const std::uint32_t n = rows[blockIdx.x].complete, wanted = static_cast<std::uint32_t>(top),
                         length = static_cast<std::uint32_t>(segment);
     std::uint32_t* const out = chosen + static_cast<std::size_t>(blockIdx.x) * static_cast<std::size_t>(top);
-    if (threadIdx.x == 0) counts[blockIdx.x] = min(n, wanted);
+    if (threadIdx.x == 0) counts[blockIdx.x] = (min)(n, wanted);
     const float* const own = scores + blockIdx.x * scores_stride;
     if (candidates == nullptr || n <= length) {
         choose_best<Threads>(
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(Threads)
     const std::uint32_t* const from =
         candidates + static_cast<std::size_t>(blockIdx.x) * static_cast<std::size_t>(segments) * static_cast<std::size_t>(top);
     choose_best<Threads>(
-        shared, own, n / length * wanted + min(wanted, n % length), wanted, [&](std::uint32_t i) { return from[i]; }, out);
+        shared, own, n / length * wanted + (min)(wanted, n % length), wanted, [&](std::uint32_t i) { return from[i]; }, out);
 }
 
 template <class Scalar>

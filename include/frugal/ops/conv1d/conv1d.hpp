@@ -24,7 +24,7 @@ template <class Activation, device::cpu_target Device>
                                    std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
     if (kernel == 0 || (kernel > 1 && dilation == 0))
         return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation);
-    if (kernel > 1 && dilation > std::numeric_limits<std::size_t>::max() / (kernel - 1))
+    if (kernel > 1 && dilation > (std::numeric_limits<std::size_t>::max)() / (kernel - 1))
         return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation,
                     " reaches too far back");
     const std::size_t channels = x.cols();

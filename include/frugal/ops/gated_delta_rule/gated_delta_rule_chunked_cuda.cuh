@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
 
     for (int begin = 0; begin < a.tokens; begin += delta_chunk) {
         // Tokens that a last chunk lacks are zeros that neither decay nor correct.
-        const int n = min(delta_chunk, a.tokens - begin);
+        const int n = (min)(delta_chunk, a.tokens - begin);
         for (int i = thread; i < delta_chunk * features; i += threads) {
             const int t = i / features, f = i % features;
             const bool valid = t < n && f < a.key_dim;
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(32 * delta_parts, 1) delta_rule_chunks(delta_a
                 const float correction = room.to_end[t] * room.delta[t * room.pitch + lane];
                 FRUGAL_UNROLL
                 for (int p = 0; p < at_once; ++p) {
-                    const int quad = min(first + p * delta_parts, room.quads - 1);
+                    const int quad = (min)(first + p * delta_parts, room.quads - 1);
                     const float4 k = *reinterpret_cast<const float4*>(room.k + t * room.key_pitch + 4 * quad);
                     sums[p][0] = fmaf(k.x, correction, sums[p][0]);
                     sums[p][1] = fmaf(k.y, correction, sums[p][1]);

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
     const std::byte* panel[Panels];
     FRUGAL_UNROLL
     for (int p = 0; p < Panels; ++p)  // beyond the end: the last one again, for nothing
-        panel[p] = weights + static_cast<std::size_t>(min(first_panel + p, a.panels - 1)) * a.panel_bytes;
+        panel[p] = weights + static_cast<std::size_t>((min)(first_panel + p, a.panels - 1)) * a.panel_bytes;
     std::size_t row[Tokens];
     FRUGAL_UNROLL
     for (int t = 0; t < Tokens; ++t) row[t] = static_cast<std::size_t>(rows.x(a, t)) * static_cast<std::size_t>(a.groups);

@@ -53,13 +53,13 @@ struct block_rows {
             first = tile.first, count = tile.count;
             weights += static_cast<std::size_t>(tile.expert) * a.expert_bytes;
         } else {
-            first = static_cast<int>(blockIdx.y) * Most, count = min(Most, a.tokens - first);
+            first = static_cast<int>(blockIdx.y) * Most, count = (min)(Most, a.tokens - first);
             if constexpr (Experts) weights += static_cast<std::size_t>(a.experts[first]) * a.expert_bytes;
         }
     }
     /// Row t of y; beyond the last one, the last one again. Of x that which it is multiplied with.
     FRUGAL_DEVICE int y(const matvec_arguments& a, int t) const {
-        const int at = first + min(t, count - 1);
+        const int at = first + (min)(t, count - 1);
         return grouped ? a.order[at] : at;
     }
     FRUGAL_DEVICE int x(const matvec_arguments& a, int t) const { return Experts ? y(a, t) / a.share : y(a, t); }

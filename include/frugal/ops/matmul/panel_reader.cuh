@@ -67,15 +67,15 @@ struct code_reader<quant::byte_codes> {
     }
 };
 
-template <std::size_t Above>
-struct code_reader<quant::plane_codes<Above>> {
+template <std::size_t HighBits>
+struct code_reader<quant::plane_codes<HighBits>> {
     struct raw {
         uint4 nibbles, above;
     };
     FRUGAL_DEVICE static raw load(const std::byte* codes, lane_place at) {
         raw out{stream_16(codes + 64 * at.part + 16 * at.quad), {}};
-        if constexpr (Above == 1) out.above = stream_16(codes + 256 + 16 * at.quad);
-        if constexpr (Above == 2) out.above = stream_16(codes + 256 + 64 * (at.part % 2) + 16 * at.quad);
+        if constexpr (HighBits == 1) out.above = stream_16(codes + 256 + 16 * at.quad);
+        if constexpr (HighBits == 2) out.above = stream_16(codes + 256 + 64 * (at.part % 2) + 16 * at.quad);
         return out;
     }
     FRUGAL_DEVICE static code_words unpack(const raw& r, lane_place at) {
@@ -92,19 +92,19 @@ struct code_reader<quant::plane_codes<Above>> {
     }
     FRUGAL_DEVICE static row_words load_row(const std::byte* codes, int row, int part) {
         std::uint32_t above = 0;
-        if constexpr (Above == 1) above = stream_4(codes + 256 + 4 * row);
-        if constexpr (Above == 2) above = stream_4(codes + 256 + 64 * (part % 2) + 4 * row);
+        if constexpr (HighBits == 1) above = stream_4(codes + 256 + 4 * row);
+        if constexpr (HighBits == 2) above = stream_4(codes + 256 + 64 * (part % 2) + 4 * row);
         return unpack_row(stream_4(codes + 64 * part + 4 * row), above, part);
     }
 
 private:
     FRUGAL_DEVICE static row_words unpack_row(std::uint32_t nibbles, std::uint32_t above, int part) {
         row_words out{nibbles & 0x0F0F0F0Fu, nibbles >> 4 & 0x0F0F0F0Fu};
-        if constexpr (Above == 1) {
+        if constexpr (HighBits == 1) {
             out.low |= (above >> part & 0x01010101u) << 4;
             out.high |= (above >> (part + 4) & 0x01010101u) << 4;
         }
-        if constexpr (Above == 2) {
+        if constexpr (HighBits == 2) {
             const int shift = part / 2 * 2;
             out.low |= (above >> shift & 0x03030303u) << 4;
             out.high |= (above >> (shift + 4) & 0x03030303u) << 4;

@@ -20,7 +20,7 @@ struct group_shared {
 
 /// Tiles of one expert, whose choices begin at `first`.
 FRUGAL_DEVICE void write_tiles(device::gpu::choice_tile* to, int size, int expert, int first, int count) {
-    for (int i = 0; i * size < count; ++i) to[i] = {expert, first + i * size, min(size, count - i * size)};
+    for (int i = 0; i * size < count; ++i) to[i] = {expert, first + i * size, (min)(size, count - i * size)};
 }
 
 /// One block; thread e has expert e. few_tiles, many_tiles: of the arrays of tiles.
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * Warps) group_by_expert(const std::int32_t
     auto& shared = device::gpu::block_shared<group_shared<Warps>>();
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const int part = (choices + 32 * Warps - 1) / (32 * Warps) * 32;  // whole groups of lanes
-    const int begin = min(warp * part, choices), end = min(begin + part, choices);
+    const int begin = (min)(warp * part, choices), end = (min)(begin + part, choices);
 
     FRUGAL_UNROLL
     for (int w = 0; w < Warps; ++w) shared.next[w][thread] = 0;

@@ -42,7 +42,7 @@ struct ngram_hash {
     /// Rows that the table must have at least.
     [[nodiscard]] std::uint64_t table_rows() const noexcept {
         std::uint64_t rows = 0;
-        for (std::size_t h = 0; h < heads(); ++h) rows = std::max(rows, head_offsets[h] + head_sizes[h]);
+        for (std::size_t h = 0; h < heads(); ++h) rows = (std::max)(rows, head_offsets[h] + head_sizes[h]);
         return rows;
     }
 
@@ -110,7 +110,7 @@ inline result<ngram_hash> ngram_hash::derive(const ngram_hash_parameters& p) {
     FRUGAL_TRY(detail::check_ngram_sizes(p.ngram_size, p.heads_per_ngram, p.vocabulary, p.eos));
     if (p.base > (std::uint64_t{1} << 40)) return fail(errc::invalid_argument, "n-gram table base is ", p.base);
     ngram_hash out{p.ngram_size, p.heads_per_ngram, p.vocabulary, p.eos, {}, {}, {}};
-    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     const std::uint64_t half = most / static_cast<std::uint64_t>(p.vocabulary) / 2;
     if (half == 0) return fail(errc::invalid_argument, "a vocabulary of ", p.vocabulary, " leaves no n-gram multipliers");
     const std::uint64_t start = p.seed + std::uint64_t{10007} * p.module;
@@ -141,7 +141,7 @@ inline result<ngram_hash> ngram_hash::from_constants(std::size_t ngram_size, std
     if (multipliers.size() != ngram_size || head_offsets.size() != heads || head_sizes.size() != heads)
         return fail(errc::invalid_argument, multipliers.size(), " multipliers, ", head_offsets.size(), " offsets and ",
                     head_sizes.size(), " sizes for ", ngram_size, "-grams of ", heads_per_ngram, " heads");
-    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     for (const std::uint64_t m : multipliers)
         if (vocabulary > 1 && m > most / static_cast<std::uint64_t>(vocabulary - 1))
             return fail(errc::invalid_argument, "n-gram multiplier ", m, " overflows with a vocabulary of ", vocabulary);

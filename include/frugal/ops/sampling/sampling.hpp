@@ -33,7 +33,7 @@ namespace detail {
     float greatest = -infinity;
     std::size_t at = 0;  // in the block where it first is
     for (std::size_t begin = 0; begin < logits.size(); begin += block) {
-        const std::span<const float> part = logits.subspan(begin, std::min(block, logits.size() - begin));
+        const std::span<const float> part = logits.subspan(begin, (std::min)(block, logits.size() - begin));
         simd::vec<isa> most[registers];
         ints less[registers];  // than infinity: all bits set in lanes where every logit is
         simd::detail::unrolled<registers>([&](auto r) __attribute__((always_inline)) {
@@ -144,13 +144,13 @@ public:
         const auto ranked = [&](std::size_t rank) -> const candidate& {
             if (ranked_.size() <= rank) {
                 const std::size_t known = ranked_.size();
-                pick(logits, std::max(known * 8, options_.top_k == 0 ? std::size_t{64} : options_.top_k));
+                pick(logits, (std::max)(known * 8, options_.top_k == 0 ? std::size_t{64} : options_.top_k));
                 for (std::size_t i = known; i < order_.size(); ++i) ranked_.push_back({order_[i], relative(order_[i])});
             }
             return ranked_[rank];
         };
 
-        std::size_t count = options_.top_k == 0 ? logits.size() : std::min(options_.top_k, logits.size());
+        std::size_t count = options_.top_k == 0 ? logits.size() : (std::min)(options_.top_k, logits.size());
         double total = 0;
         if (count < logits.size())
             for (std::size_t i = 0; i < count; ++i) total += ranked(i).weight;

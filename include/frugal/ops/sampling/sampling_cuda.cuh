@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Threads)
         return;  // the whole block
     }
     const auto all = static_cast<std::uint32_t>(tokens);
-    const std::uint32_t count = min(draw.top_k, all);
+    const std::uint32_t count = (min)(draw.top_k, all);
     choose_best<Threads>(
         shared.choice, own, all, count, [](std::uint32_t i) { return i; }, shared.listed);
     const double greatest = static_cast<double>(own[best]), temperature = static_cast<double>(draw.temperature);

@@ -75,22 +75,22 @@ struct byte_codes {
     }
 };
 
-/// Four bits a code and, in planes behind them, `Above` (0, 1 or 2) more. Byte i of 256 has the low bits of codes i and i + 256;
+/// Four bits a code and, in planes behind them, `HighBits` (0 to 2) more. Byte i of 256 has the low bits of codes i and i + 256;
 /// byte i of the other plane the upper bits of codes i, i + n, i + 2 n, … with n bytes in the plane.
-template <std::size_t Above>
+template <std::size_t HighBits>
 struct plane_codes {
-    static_assert(Above <= 2, "frugal: codes of a panel have 4, 5, 6 or 8 bits");
-    static constexpr std::size_t low_bytes = panel_codes / 2, high_bytes = panel_codes * Above / 8;
+    static_assert(HighBits <= 2, "frugal: codes of a panel have 4, 5, 6 or 8 bits");
+    static constexpr std::size_t low_bytes = panel_codes / 2, high_bytes = panel_codes * HighBits / 8;
     static constexpr std::size_t bytes = low_bytes + high_bytes;
 
     FRUGAL_ALWAYS_INLINE static void pack(const std::uint8_t (&codes)[panel_codes], std::byte* to) noexcept {
         for (std::size_t i = 0; i < low_bytes; ++i)
             to[i] = static_cast<std::byte>((codes[i] & 0xFu) | ((codes[i + low_bytes] & 0xFu) << 4));
-        if constexpr (Above != 0) {
+        if constexpr (HighBits != 0) {
             for (std::size_t i = 0; i < high_bytes; ++i) {
                 unsigned packed = 0;
-                for (std::size_t part = 0; part < 8 / Above; ++part)
-                    packed |= (static_cast<unsigned>(codes[part * high_bytes + i]) >> 4) << (Above * part);
+                for (std::size_t part = 0; part < 8 / HighBits; ++part)
+                    packed |= (static_cast<unsigned>(codes[part * high_bytes + i]) >> 4) << (HighBits * part);
                 to[low_bytes + i] = static_cast<std::byte>(packed);
             }
         }
@@ -101,12 +101,12 @@ struct plane_codes {
             detail::store_plane(room + i, both & 0x0F0F);
             detail::store_plane(room + i + low_bytes, (both >> 4) & 0x0F0F);
         }
-        if constexpr (Above != 0) {
-            constexpr std::uint16_t mask = Above == 1 ? 0x1010 : 0x3030;
+        if constexpr (HighBits != 0) {
+            constexpr std::uint16_t mask = HighBits == 1 ? 0x1010 : 0x3030;
             for (std::size_t i = 0; i < high_bytes; i += detail::plane_width) {
                 const detail::plane_words packed = detail::load_plane(from + low_bytes + i);
-                for (std::size_t part = 0; part < 8 / Above; ++part) {
-                    const std::size_t shift = Above * part;
+                for (std::size_t part = 0; part < 8 / HighBits; ++part) {
+                    const std::size_t shift = HighBits * part;
                     const detail::plane_words upper = (shift <= 4 ? packed << (4 - shift) : packed >> (shift - 4)) & mask;
                     std::uint8_t* const at = room + part * high_bytes + i;
                     detail::store_plane(at, detail::load_plane(at) | upper);
