@@ -2,6 +2,8 @@
 /// Errors are returned, never thrown: the headers work with -fno-exceptions -fno-rtti.
 #include <concepts>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -10,6 +12,13 @@
 #include <utility>
 
 #include "frugal/core/config.hpp"
+
+/// Whether a result checks that what it is asked for is there: in every build without NDEBUG, and in checked ones.
+#if defined(FRUGAL_CHECKED) || !defined(NDEBUG)
+#define FRUGAL_ASSERTS 1
+#else
+#define FRUGAL_ASSERTS 0
+#endif
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -111,6 +120,27 @@ using boxed_error = std::unique_ptr<error, delete_error>;
 
 [[gnu::noinline, gnu::cold]] inline boxed_error box(error&& e) { return boxed_error(new error(std::move(e))); }
 
+#if FRUGAL_ASSERTS
+/// A result was asked for what it does not hold: says why on standard error and ends the program. `failure`: the result's error.
+[[noreturn, gnu::noinline, gnu::cold]] inline void misused(const error* failure) noexcept {
+    if (failure == nullptr) {
+        std::fputs("frugal: error() of a result without an error, or a result used after its content was moved away\n", stderr);
+    } else {
+        const std::string_view kind = to_string(failure->code);
+        std::fprintf(stderr, "frugal: the value of a failed result was used without testing it: %.*s: %s\n",
+                     static_cast<int>(kind.size()), kind.data(), failure->message.c_str());
+    }
+    std::abort();
+}
+#endif
+
+[[nodiscard]] FRUGAL_ALWAYS_INLINE error& failure_in(const boxed_error& failure) noexcept {
+#if FRUGAL_ASSERTS
+    if (failure == nullptr) misused(nullptr);
+#endif
+    return *failure;
+}
+
 }  // namespace detail
 
 /// Joins strings and numbers into one text.
@@ -125,7 +155,9 @@ template <class... Piece>
     return detail::make_error(code, {message_piece(piece)...});
 }
 
-/// A value or an error (std::expected is not in C++20). Testing it is the only way to the value.
+/// A value or an error (std::expected is not in C++20). Test it before its value is used: where FRUGAL_ASSERTS is on, an untested
+/// failure ends the program and prints the error. The accessors are forced inline, so that objects with and without NDEBUG share
+/// none of them.
 template <class T>
 class [[nodiscard]] result {
 public:
@@ -136,21 +168,33 @@ public:
     [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The value. Precondition: has_value().
-    [[nodiscard]] T& value() & noexcept { return *value_; }
-    [[nodiscard]] const T& value() const& noexcept { return *value_; }
-    [[nodiscard]] T&& value() && noexcept { return std::move(*value_); }
-    [[nodiscard]] T& operator*() & noexcept { return value(); }
-    [[nodiscard]] const T& operator*() const& noexcept { return value(); }
-    [[nodiscard]] T&& operator*() && noexcept { return std::move(*this).value(); }
-    [[nodiscard]] T* operator->() noexcept { return &*value_; }
-    [[nodiscard]] const T* operator->() const noexcept { return &*value_; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T& value() & noexcept {
+        check();
+        return *value_;
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const T& value() const& noexcept {
+        check();
+        return *value_;
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T&& value() && noexcept { return std::move(value()); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T& operator*() & noexcept { return value(); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const T& operator*() const& noexcept { return value(); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T&& operator*() && noexcept { return std::move(value()); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T* operator->() noexcept { return std::addressof(value()); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const T* operator->() const noexcept { return std::addressof(value()); }
     /// The error. Precondition: !has_value().
-    [[nodiscard]] const frugal::error& error() const& noexcept { return *failure_; }
-    [[nodiscard]] frugal::error&& error() && noexcept { return std::move(*failure_); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const frugal::error& error() const& noexcept { return detail::failure_in(failure_); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE frugal::error&& error() && noexcept { return std::move(detail::failure_in(failure_)); }
     /// Hands the error on to the caller's own result; see FRUGAL_TRY.
     [[nodiscard]] detail::boxed_error release_error() && noexcept { return std::move(failure_); }
 
 private:
+    FRUGAL_ALWAYS_INLINE void check() const noexcept {
+#if FRUGAL_ASSERTS
+        if (!value_.has_value()) detail::misused(failure_.get());
+#endif
+    }
+
     std::optional<T> value_;
     detail::boxed_error failure_;
 };
@@ -166,8 +210,8 @@ public:
     [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The error. Precondition: !has_value().
-    [[nodiscard]] const frugal::error& error() const& noexcept { return *failure_; }
-    [[nodiscard]] frugal::error&& error() && noexcept { return std::move(*failure_); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const frugal::error& error() const& noexcept { return detail::failure_in(failure_); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE frugal::error&& error() && noexcept { return std::move(detail::failure_in(failure_)); }
     /// Hands the error on to the caller's own result; see FRUGAL_TRY.
     [[nodiscard]] detail::boxed_error release_error() && noexcept { return std::move(failure_); }
 
