@@ -2,7 +2,7 @@
 """Wrong uses must not compile, and the compiler's output must hold our sentence that says what to write.
 
 Each *.cpp here builds as it is. A line `// fails NAME: frugal: sentence` says: with -DNAME it does not, and the output holds the
-sentence. `// flags NAME: …` adds flags to such a case, `// flags: …` to all of the file.
+sentence. `// flags NAME: …` adds flags to such a case, `// flags: …` to all of the file; `// only NAME: gcc` keeps it from clang.
 Every `frugal: …` sentence of a static_assert or #error in the headers needs a case. Only assertions at namespace scope (they
 start in the first column) are left out: they are about the library's own types or the machine, no user can provoke them.
 """
@@ -17,6 +17,7 @@ import checks
 HERE = pathlib.Path(__file__).resolve().parent
 FAILS = re.compile(r"^// fails (\w+): (frugal: .*)$", re.MULTILINE)
 FLAGS = re.compile(r"^// flags( \w+)?: (.*)$", re.MULTILINE)
+ONLY = re.compile(r"^// only (\w+): gcc$", re.MULTILINE)
 LITERAL = r'"((?:\\.|[^"\\\n])*)"'
 SENTENCE = re.compile(r'"frugal: (?:\\.|[^"\\\n])*"(?:[\s\\]*' + LITERAL + ")*")
 ERROR = re.compile(r"#[ \t]*error$")
@@ -55,6 +56,8 @@ def check_files(files, include, compiler_list, base_flags, jobs):
         for compiler in compiler_list:
             tasks.append((path, compiler, common, None, None))
             for name, sentence in cases:
+                if name in ONLY.findall(text) and "clang" in pathlib.Path(compiler).name:
+                    continue
                 own = [flag for other, value in FLAGS.findall(text) if other.strip() == name for flag in value.split()]
                 tasks.append((path, compiler, common + own, name, sentence))
     covered = set()
