@@ -1,6 +1,7 @@
 #pragma once
 /// Run-time sizes of a model, from whatever file they came.
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,6 +10,7 @@
 #include "frugal/core/error.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/ops/ngram/hash.hpp"
+#include "frugal/ops/rope/scaling.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -32,6 +34,7 @@ struct config {
     std::size_t heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0;
     float rope_theta = 0;
     std::array<int, 3> rope_sections{};
+    ops::rope_scaling rope_scaling;
 
     // Gated DeltaNet.
     std::size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv_kernel = 0;
@@ -82,7 +85,12 @@ template <specification Spec>
             return fail(errc::invalid_argument, c.heads, " attention heads cannot share ", c.kv_heads, " key-value heads");
         if (c.rotary_dim > c.head_dim || c.rotary_dim % 2 != 0)
             return fail(errc::invalid_argument, "cannot rotate ", c.rotary_dim, " of ", c.head_dim, " values a head");
-        if (!(c.rope_theta > 0)) return fail(errc::invalid_argument, "rope theta is ", c.rope_theta);
+        if (!(c.rope_theta > 0) || !std::isfinite(c.rope_theta))
+            return fail(errc::invalid_argument, "rope theta is ", c.rope_theta);
+        FRUGAL_TRY(ops::validate(c.rope_scaling));
+        if (c.rope_scaling.kind == ops::rope_scaling_kind::yarn && !(c.rope_theta > 1))
+            return fail(errc::invalid_argument, "rope theta is ", c.rope_theta,
+                        "; rotary scaling of type \"yarn\" needs more than 1");
     }
     if (any_gdn) {
         FRUGAL_TRY(positive(c.key_heads, "linear key head count"));
