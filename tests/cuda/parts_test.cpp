@@ -149,6 +149,12 @@ TEST_CASE("rotation equals the reference") {
             const gpu::rope_frequencies on_device{frequencies.data(), which.data(), static_cast<int>(pairs)};
             started(gpu::rope_angles(on_device, at.data(), n, angles.data(), nullptr));
             test::check_close(angles.to_host(), want, file.tol("cos"), name + " angles");
+            const auto plain = angles.to_host();  // N01: a scaled embedding's cosines and sines are longer
+            device_matrix longer(n, table.rotary_dim);
+            started(gpu::rope_angles({frequencies.data(), which.data(), static_cast<int>(pairs), 1.5f}, at.data(), n,
+                                     longer.data(), nullptr));
+            const auto scaled = longer.to_host();
+            for (std::size_t i = 0; i < plain.size(); ++i) REQUIRE(scaled[i] == 1.5f * plain[i]);
             for (const auto& [input, output, count] :
                  {std::tuple("q", "q_rot", std::size_t{4}), std::tuple("k", "k_rot", std::size_t{2})}) {
                 const std::size_t heads = count;

@@ -1,7 +1,10 @@
 #include "frugal/ops/rope/rope.hpp"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "golden.hpp"
@@ -21,6 +24,11 @@ ops::rope_table table_of(const test::golden& file) {
     const auto& params = file.params();
     return ops::rope_table::make(params.at("theta").get<double>(), params.at("rotary_dim").get<std::size_t>(),
                                  params.at("mrope_section").get<std::array<int, 3>>(), params.at("interleaved").get<bool>());
+}
+
+ops::rope_scaling must(fg::result<ops::rope_scaling> r) {
+    REQUIRE(r.has_value());
+    return *std::move(r);
 }
 
 std::vector<ops::rope_position> positions_of(const test::golden& file) {
@@ -104,6 +112,91 @@ TEST_CASE("every frequency takes the component of its section") {
     for (std::size_t j = 0; j < then.size(); ++j) CHECK(in_order.component(j) == then[j]);
     const auto text = ops::rope_table::make(1e6, 16);
     for (std::size_t j = 0; j < 8; ++j) CHECK(text.component(j) == 0);
+}
+
+TEST_CASE("N01: linear and yarn give the published frequencies and magnitude") {
+    const auto plain = ops::rope_table::make(1e7, 16);
+    CHECK(plain.magnitude == 1);
+    const auto linear = must(ops::make_rope_scaling({.type = "linear", .factor = 4}));
+    const auto stretched = ops::rope_table::make(1e7, 16, {}, true, linear);
+    CHECK(stretched.magnitude == 1);
+    for (std::size_t j = 0; j < 8; ++j) CHECK(stretched.inv_freq[j] == plain.inv_freq[j] / 4);
+
+    const ops::rope_scaling_settings published{.type = "yarn", .factor = 4, .original_context = 1024};
+    const auto yarn = ops::rope_table::make(1e7, 16, {}, true, must(ops::make_rope_scaling(published)));
+    // The formula's own numbers, and what the ramp from 0 to 3 leaves as it is: 1, 2/3, 1/3, nothing.
+    const double want[] = {1, 0.1000141, 8.891397e-3, 5.928434e-4};
+    for (std::size_t j = 0; j < 4; ++j) CHECK(yarn.inv_freq[j] == doctest::Approx(want[j]).epsilon(1e-6));
+    for (std::size_t j = 0; j < 8; ++j) {
+        const double kept = j < 3 ? 1 - static_cast<double>(j) / 3 : 0, whole = static_cast<double>(plain.inv_freq[j]);
+        CHECK(static_cast<double>(yarn.inv_freq[j]) == doctest::Approx(whole * kept + whole / 4 * (1 - kept)).epsilon(1e-6));
+    }
+    CHECK(static_cast<double>(yarn.magnitude) == doctest::Approx(1.138629).epsilon(1e-6));
+
+    // Ends of the ramp that are no whole indices, 0.807966 and 2.528137, for models that ask for them.
+    auto other = published;
+    other.truncate = false;
+    const auto exact = ops::rope_table::make(1e7, 16, {}, true, must(ops::make_rope_scaling(other)));
+    const double kept = 1 - (1 - 0.807966) / (2.528137 - 0.807966);
+    CHECK(static_cast<double>(exact.inv_freq[1] / plain.inv_freq[1]) == doctest::Approx(kept + (1 - kept) / 4).epsilon(1e-5));
+}
+
+TEST_CASE("N01: the attention factor of yarn, as transformers settles it") {
+    const auto magnitude = [](ops::rope_scaling_settings settings) {
+        settings.type = "yarn";
+        settings.original_context = 1024;
+        return must(ops::make_rope_scaling(settings)).magnitude;
+    };
+    CHECK(magnitude({.factor = 4}) == doctest::Approx(1 + 0.1 * std::log(4.0)));
+    CHECK(magnitude({.factor = 1}) == 1);
+    CHECK(magnitude({.factor = 4, .attention_factor = 0.5}) == 0.5);
+    CHECK(magnitude({.factor = 4, .attention_factor = 0.5, .attention_multiplier = 3}) == 1.5);
+    CHECK(magnitude({.factor = 4, .mscale = 2, .mscale_all_dim = 1}) ==
+          doctest::Approx((1 + 0.2 * std::log(4.0)) / (1 + 0.1 * std::log(4.0))));
+    CHECK(magnitude({.factor = 4, .mscale = 2}) == doctest::Approx(1 + 0.1 * std::log(4.0)));
+    // Without a factor the two contexts give it.
+    CHECK(magnitude({.context_length = 4096}) == doctest::Approx(1 + 0.1 * std::log(4.0)));
+}
+
+TEST_CASE("N01: scaled angles are longer, and every component of a position is scaled") {
+    fg::device::cpu<fg::isa::baseline> dev;
+    const auto scaling = must(ops::make_rope_scaling({.type = "yarn", .factor = 4, .original_context = 1024}));
+    const auto table = ops::rope_table::make(1e7, 16, {3, 3, 2}, true, scaling);
+    const std::vector<ops::rope_position> positions = {{700, 31, 5}};
+    std::vector<float> angles(16);
+    REQUIRE(ops::rope_angles(dev, table, std::span<const ops::rope_position>(positions), matrix_view<float>(angles.data(), 1, 16)));
+    const double components[] = {700, 31, 5, 700, 31, 5, 700, 31};
+    for (std::size_t j = 0; j < 8; ++j) {
+        const double angle = components[j] * static_cast<double>(table.inv_freq[j]);
+        CHECK(static_cast<double>(angles[j]) == doctest::Approx(1.1386294 * std::cos(angle)).epsilon(2e-5));
+        CHECK(static_cast<double>(angles[8 + j]) == doctest::Approx(1.1386294 * std::sin(angle)).epsilon(2e-5));
+    }
+}
+
+TEST_CASE("N01: a scaling that is not built is refused by its name, and numbers that cannot be") {
+    const auto refused = [](const ops::rope_scaling_settings& settings, fg::errc code, std::string_view part) {
+        const auto got = ops::make_rope_scaling(settings);
+        REQUIRE_FALSE(got.has_value());
+        CHECK(got.error().code == code);
+        CHECK_MESSAGE(got.error().message.find(part) != std::string::npos, got.error().message);
+    };
+    for (const char* type : {"dynamic", "longrope", "llama3", "proportional", "su", ""})
+        refused({.type = type, .factor = 4}, fg::errc::unsupported, fg::concat("\"", type, "\""));
+    CHECK(must(ops::make_rope_scaling({.type = "default", .factor = 4})) == ops::rope_scaling{});
+    refused({.type = "linear"}, fg::errc::not_found, "no factor");
+    refused({.type = "yarn", .context_length = 4096}, fg::errc::not_found, "no factor");
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (const double bad : {0.0, -1.0, nan, std::numeric_limits<double>::infinity()}) {
+        refused({.type = "linear", .factor = bad}, fg::errc::invalid_argument, "factor");
+        refused({.type = "yarn", .factor = 4, .original_context = bad}, fg::errc::invalid_argument, "original context");
+        refused({.type = "yarn", .factor = 4, .beta_fast = bad, .context_length = 1}, fg::errc::invalid_argument, "beta_fast");
+        refused({.type = "yarn", .factor = 4, .beta_slow = bad, .context_length = 1}, fg::errc::invalid_argument, "beta_slow");
+        refused({.type = "yarn", .factor = 4, .attention_factor = bad, .context_length = 1}, fg::errc::invalid_argument,
+                "attention factor");
+        refused({.type = "none", .attention_multiplier = bad}, fg::errc::invalid_argument, "attention factor");
+    }
+    refused({.type = "yarn", .factor = 4, .beta_fast = 1, .beta_slow = 2, .context_length = 1}, fg::errc::invalid_argument,
+            "below");
 }
 
 TEST_CASE("rotation has the same bits for any number of threads and any split") {

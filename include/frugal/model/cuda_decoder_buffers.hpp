@@ -118,12 +118,13 @@ private:
         } else {
             FRUGAL_TRY_ASSIGN(attention, attention_layer::buffers::create(memory, dims.attention, rows, options.max_tokens));
         }
-        const auto table = ops::rope_table::make(sizes.rope_theta, sizes.rotary_dim, sizes.rope_sections);
+        const ops::rope_table table = make_rope_table(sizes);
         std::vector<std::uint8_t> components(table.inv_freq.size());
         for (std::size_t j = 0; j < components.size(); ++j) components[j] = static_cast<std::uint8_t>(table.component(j));
         FRUGAL_TRY_ASSIGN(rope.inv_freq, memory.copy(std::span<const float>(table.inv_freq)));
         FRUGAL_TRY_ASSIGN(rope.components, memory.copy(std::span<const std::uint8_t>(components)));
         rope.pairs = static_cast<int>(components.size());
+        rope.magnitude = table.magnitude;
         FRUGAL_TRY_ASSIGN(angles, memory.array<float>(rows * sizes.rotary_dim));
         return {};
     }

@@ -6,6 +6,7 @@
 #include "frugal/layer/moe.hpp"
 #include "frugal/layer/ngram_embedding.hpp"
 #include "frugal/model/config.hpp"
+#include "frugal/ops/rope/rope.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -13,6 +14,10 @@ namespace model {
 
 [[nodiscard]] inline attention::gdn_dims make_gdn_dims(const config& c) {
     return {c.hidden, c.key_heads, c.value_heads, c.key_dim, c.value_dim, c.conv_kernel, c.rms_epsilon};
+}
+
+[[nodiscard]] inline ops::rope_table make_rope_table(const config& c) {
+    return ops::rope_table::make(c.rope_theta, c.rotary_dim, c.rope_sections, true, c.rope_scaling);
 }
 
 /// Dims: attention::full_dims or attention::qsa_dims. Their rotary table stays null.

@@ -1,5 +1,6 @@
 #pragma once
 /// Tells models apart whose saved sequences must not be mixed up.
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -11,7 +12,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-/// FNV-1a over architecture, weight convention and sizes.
+/// FNV-1a over architecture, weight convention, sizes and the rotary scaling.
 template <specification Spec, class Convention>
 [[nodiscard]] std::uint64_t fingerprint(const config& sizes) noexcept {
     std::uint64_t hash = 0xCBF29CE484222325u;
@@ -25,6 +26,13 @@ template <specification Spec, class Convention>
           sizes.value_heads, sizes.key_dim, sizes.value_dim, sizes.conv_kernel, sizes.streams, sizes.index_dim})
         take(size);
     for (const layer_kind kind : sizes.layers) take(static_cast<std::uint64_t>(kind));
+    // Kept keys are rotated. Only where something is scaled, so that sequences saved without it stay loadable.
+    if (const ops::rope_scaling& s = sizes.rope_scaling; s != ops::rope_scaling{}) {
+        take(static_cast<std::uint64_t>(s.kind));
+        for (const double number : {s.factor, s.original_context, s.beta_fast, s.beta_slow, s.magnitude})
+            take(std::bit_cast<std::uint64_t>(number));
+        take(s.whole_ends ? 1 : 0);
+    }
     return hash;
 }
 

@@ -185,8 +185,7 @@ public:
 
 private:
     transformer(config sizes, weights bound) : config_(std::move(sizes)), weights_(std::move(bound)) {
-        rope_ = std::make_unique<ops::rope_table>(
-            ops::rope_table::make(config_.rope_theta, config_.rotary_dim, config_.rope_sections));
+        rope_ = std::make_unique<ops::rope_table>(make_rope_table(config_));
         gdn_dims_ = make_gdn_dims(config_);
         attention_dims_ = make_attention_dims<typename attention_variant::dims>(config_);
         attention_dims_.rope = rope_.get();

@@ -1,9 +1,11 @@
 #pragma once
 /// Rotary position embedding: partial, half-split, with three position components a token (multimodal RoPE).
 /// Sources: Su et al. 2021 (arXiv:2104.09864); interleaved sections as in transformers, models/qwen3_5.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/rope/position.hpp"
 #include "frugal/ops/rope/rope_cpu.hpp"
+#include "frugal/ops/rope/scaling.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -24,17 +27,28 @@ struct rope_table {
     std::vector<float> inv_freq;    ///< [rotary_dim / 2]
     std::array<int, 3> sections{};  ///< frequencies of the components temporal, height, width; all 0: temporal alone
     bool interleaved = true;        ///< components alternate (T H W T H W …) instead of following one another
+    float magnitude = 1;            ///< of every cosine and sine
 
-    /// inv_freq[j] = 1 / theta^(2j / rotary_dim), the exponent, the power and the quotient each rounded to f32 as torch does.
+    /// inv_freq[j] = 1 / theta^(2j / rotary_dim), the exponent, the power and the quotient each rounded to f32 as torch does,
+    /// then scaled. Preconditions: theta > 0, and above 1 for yarn; validate(scaling).
     [[nodiscard]] static rope_table make(double theta, std::size_t rotary_dim, std::array<int, 3> sections = {},
-                                         bool interleaved = true) {
-        rope_table out{rotary_dim, std::vector<float>(rotary_dim / 2), sections, interleaved};
+                                         bool interleaved = true, const rope_scaling& scaling = {}) {
+        rope_table out{rotary_dim, std::vector<float>(rotary_dim / 2), sections, interleaved,
+                       static_cast<float>(scaling.magnitude)};
+        const ramp kept = scaling.kind == rope_scaling_kind::yarn ? ramp::of(scaling, theta, rotary_dim) : ramp{};
+        const auto factor = static_cast<float>(scaling.factor);
         for (std::size_t j = 0; j < out.inv_freq.size(); ++j) {
             const float exponent = static_cast<float>(2 * j) / static_cast<float>(rotary_dim);
             // In double, so that the power is the correctly rounded one, which a good f32 power nearly always is.
             const auto power =
                 static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
             out.inv_freq[j] = 1.0f / power;
+            if (scaling.kind == rope_scaling_kind::linear) out.inv_freq[j] /= factor;
+            if (scaling.kind == rope_scaling_kind::yarn) {
+                const float share = kept.share(j);
+                out.inv_freq[j] = rounded_product(1.0f / rounded_product(factor, power), 1.0f - share) +
+                                  rounded_product(out.inv_freq[j], share);
+            }
         }
         return out;
     }
@@ -50,6 +64,34 @@ struct rope_table {
         if (j < section(0)) return 0;
         if (j < section(0) + section(1)) return 1;
         return j < section(0) + section(1) + section(2) ? 2 : 0;
+    }
+
+private:
+    /// yarn: which frequencies are kept. All before `low`, none from `high` on.
+    struct ramp {
+        double low = 0, high = 1;
+
+        [[nodiscard]] static ramp of(const rope_scaling& scaling, double theta, std::size_t rotary_dim) noexcept {
+            // The frequency, as a real index, that turns this often within the original context.
+            const auto index = [&](double turns) {
+                return static_cast<double>(rotary_dim) * std::log(scaling.original_context / (turns * 2 * std::numbers::pi)) /
+                       (2 * std::log(theta));
+            };
+            ramp out{index(scaling.beta_fast), index(scaling.beta_slow)};
+            if (scaling.whole_ends) out = {std::floor(out.low), std::ceil(out.high)};
+            out = {std::max(out.low, 0.0), std::min(out.high, static_cast<double>(rotary_dim) - 1)};
+            if (out.low == out.high) out.high += 0.001;  // as the references do: a step
+            return out;
+        }
+        /// Of frequency j, how much is kept: 1 to 0.
+        [[nodiscard]] float share(std::size_t j) const noexcept {
+            const float along = (static_cast<float>(j) - static_cast<float>(low)) / static_cast<float>(high - low);
+            return 1.0f - std::clamp(along, 0.0f, 1.0f);
+        }
+    };
+    /// A product of its own, which no compiler fuses with a sum.
+    [[nodiscard]] static float rounded_product(float a, float b) noexcept {
+        return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
     }
 };
 
@@ -69,7 +111,8 @@ namespace detail {
 
 /// Cosines and sines of every angle of a batch, for as many tensors as share its positions: out[r] holds rotary_dim / 2
 /// cosines, then as many sines. The angle is the f32 product of the f32 position and the f32 frequency, as in the
-/// reference; at positions beyond some thousands an exacter angle would differ visibly. out: [positions, rotary_dim].
+/// reference; at positions beyond some thousands an exacter angle would differ visibly. Both are scaled by the table's magnitude.
+/// out: [positions, rotary_dim].
 /// Errors: shape_mismatch, invalid_argument.
 template <device::cpu_target Device>
 [[nodiscard]] status rope_angles(Device& dev, const rope_table& table, std::span<const rope_position> positions,
@@ -84,8 +127,8 @@ template <device::cpu_target Device>
             float* row = out.row(r);
             for (std::size_t j = 0; j < half; ++j) {
                 const float angle = components[table.component(j)] * table.inv_freq[j];
-                row[j] = ::cosf(angle);
-                row[half + j] = ::sinf(angle);
+                row[j] = table.magnitude * ::cosf(angle);
+                row[half + j] = table.magnitude * ::sinf(angle);
             }
         }
     });

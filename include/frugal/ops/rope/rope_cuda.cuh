@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(Threads)
         const int which = table.components[j];
         // One rounded product, as the reference has it.
         const float angle = __fmul_rn(which == 0 ? components[0] : which == 1 ? components[1] : components[2], table.inv_freq[j]);
-        row[j] = cosf(angle);
-        row[table.pairs + j] = sinf(angle);
+        row[j] = table.magnitude * cosf(angle);
+        row[table.pairs + j] = table.magnitude * sinf(angle);
     }
 }
 

@@ -16,6 +16,7 @@ struct rope_frequencies {
     const float* inv_freq = nullptr;           ///< [pairs]
     const std::uint8_t* components = nullptr;  ///< [pairs]
     int pairs = 0;                             ///< rotary_dim / 2
+    float magnitude = 1;                       ///< of every cosine and sine
 };
 
 /// As ops::rope_angles, on device memory. angles: [positions][2 * pairs], without gaps.

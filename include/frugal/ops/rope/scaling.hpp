@@ -53,14 +53,14 @@ struct rope_scaling {
 
 /// The settings as a file has them; what it does not say stays empty.
 struct rope_scaling_settings {
-    std::string_view type;  ///< "none", "default", "linear", "yarn"; others are refused
-    std::optional<double> factor, original_context;
-    std::optional<double> beta_fast, beta_slow;
-    std::optional<double> attention_factor;        ///< yarn: in place of the one that follows from the factor
-    std::optional<double> mscale, mscale_all_dim;  ///< yarn: where both are given, the attention factor is a quotient of two
-    double attention_multiplier = 1;               ///< of the attention factor, for every type (GGUF's attn_factor)
-    bool truncate = true;                          ///< yarn: rope_scaling::whole_ends
-    double context_length = 0;                     ///< of the model
+    std::string_view type = "none";  ///< "none", "default", "linear", "yarn"; others are refused
+    std::optional<double> factor = {}, original_context = {};
+    std::optional<double> beta_fast = {}, beta_slow = {};
+    std::optional<double> attention_factor = {};             ///< yarn: in place of the one that follows from the factor
+    std::optional<double> mscale = {}, mscale_all_dim = {};  ///< yarn: where both are given, the attention factor is a quotient
+    double attention_multiplier = 1;                         ///< of the attention factor, for every type (GGUF's attn_factor)
+    bool truncate = true;                                    ///< yarn: rope_scaling::whole_ends
+    double context_length = 0;                               ///< of the model
 };
 
 /// Settles what a file says. yarn without an original context takes the model's, as both references do; without a factor it
