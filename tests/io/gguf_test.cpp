@@ -8,6 +8,7 @@
 #include <random>
 
 #include "gguf_builder.hpp"
+#include "gguf_editor.hpp"
 #include "temporary_directory.hpp"
 
 namespace io = frugal::io;
@@ -197,6 +198,102 @@ TEST_CASE("real files") {
     REQUIRE(qwen4exp.has_value());
     CHECK(qwen4exp->u64_list("qwen4exp.ple.layer_multipliers")->size() == 3);
     CHECK(qwen4exp->u64_list("qwen4exp.ple.layers")->size() == 1);
+}
+
+TEST_CASE("N06: a type has a name, also one that the format took back") {
+    CHECK(io::describe_gguf_type(quant::type_id{11}) == "q3_k");
+    CHECK(io::describe_gguf_type(quant::type_id{33}) == "q4_0_8_8 (removed from the format)");
+    CHECK(io::describe_gguf_type(quant::type_id{999}) == "999");
+    for (const auto& removed : io::gguf_removed_types) CHECK(io::find_gguf_tensor_type(quant::type_id{removed.number}) == nullptr);
+    const parsed got(gguf_builder().header(1, 0).tensor("t", {32}, 4, 0).pad().data(64).text);
+    REQUIRE(got.ok());
+    CHECK(test::contains(got.value().bytes(got.value().tensors()[0]).error().message, "'t' has type q4_2 (removed"));
+}
+
+TEST_CASE("N02: a model in several files opens by any of them") {
+    const std::string one = FRUGAL_EXAMPLE_MODELS "/tiny-qwen35-Q4_K_M.gguf";
+    const auto whole = io::gguf_file::open(one);
+    REQUIRE(whole.has_value());
+    const auto parts = test::gguf_editor(*whole).parts(3);
+    const test::temporary_directory directory;
+    std::vector<std::string> paths;
+    for (std::uint32_t i = 0; i < 3; ++i)
+        paths.push_back(directory.write("model" + io::gguf_part_ending(i, 3), parts[i]));
+    CHECK(paths[1] == directory.path("model-00002-of-00003.gguf"));
+    for (const std::string& path : paths) {
+        CAPTURE(path);
+        auto opened = io::gguf_file::open(path);
+        REQUIRE_MESSAGE(opened.has_value(), opened.error().message);
+        const io::gguf_file file = *std::move(opened);  // views stay valid
+        CHECK(file.is_whole());
+        CHECK(*file.string("general.architecture") == "qwen35");
+        REQUIRE(file.tensors().size() == whole->tensors().size());
+        for (const auto& tensor : whole->tensors()) {
+            const auto* found = file.find(tensor.name);
+            REQUIRE(found != nullptr);
+            CHECK(found->dims == tensor.dims);
+            const auto got = file.bytes(*found), want = whole->bytes(tensor);
+            REQUIRE(got.has_value());
+            CHECK(std::equal(got->begin(), got->end(), want->begin(), want->end()));
+        }
+    }
+
+    const auto fails = [&](const std::string& path, errc code, std::vector<std::string_view> said) {
+        const auto got = io::gguf_file::open(path);
+        REQUIRE_FALSE(got.has_value());
+        CHECK(got.error().code == code);
+        for (const auto part : said) CHECK_MESSAGE(test::contains(got.error().message, part), got.error().message);
+    };
+    SUBCASE("a part that is missing is named") {
+        std::filesystem::remove(paths[1]);
+        fails(paths[2], errc::not_found, {"part 2 of 3", "model-00002-of-00003.gguf"});
+        fails(paths[0], errc::not_found, {"part 2 of 3", "model-00002-of-00003.gguf"});
+    }
+    SUBCASE("a part under another name cannot find the others") {
+        std::filesystem::rename(paths[1], directory.path("renamed.gguf"));
+        fails(directory.path("renamed.gguf"), errc::invalid_argument, {"part 2 of 3", "-00002-of-00003.gguf"});
+    }
+    SUBCASE("a part in another's place") {
+        directory.write("model-00002-of-00003.gguf", parts[2]);
+        fails(paths[0], errc::malformed_file, {"part 3 of 3", "part 2 of 3 belongs", "model-00002-of-00003.gguf"});
+    }
+    SUBCASE("parts of another model") {
+        test::gguf_editor other(*whole);
+        other.tensors.pop_back();
+        directory.write("model-00002-of-00003.gguf", other.parts(3)[1]);
+        fails(paths[0], errc::malformed_file, {"model-00002-of-00003.gguf", "split.tensors.count", "different models"});
+        directory.write("model-00002-of-00003.gguf", other.parts(2)[1]);
+        fails(paths[0], errc::malformed_file, {"part 2 of 2", "part 2 of 3 belongs"});
+    }
+    SUBCASE("a tensor that is there twice") {
+        test::gguf_editor twice(*whole);
+        twice.tensors[50].name = twice.tensors[0].name;
+        directory.write("model-00002-of-00003.gguf", twice.parts(3)[1]);
+        fails(paths[0], errc::malformed_file, {"model-00002-of-00003.gguf", std::string(whole->tensors()[0].name), "earlier part"});
+    }
+    SUBCASE("a broken part is named") {
+        directory.write("model-00003-of-00003.gguf", parts[2].substr(0, parts[2].size() - 100));
+        fails(paths[0], errc::malformed_file, {"part 3 of 3", "model-00003-of-00003.gguf", "past the end"});
+    }
+}
+
+TEST_CASE("N02: what a file says of its parts must be possible") {
+    const auto with = [](std::uint16_t number, std::uint16_t count) {
+        return gguf_builder().header(0, 2).value("split.no", 2, number).value("split.count", 2, count).pad().text;
+    };
+    expect_error(with(3, 3), "split.no is 3 in a model of 3 files");
+    expect_error(gguf_builder().header(0, 1).value("split.count", 4, 70000u).text, "split.count is 70000");
+    expect_error(gguf_builder().header(0, 1).string_value("split.count", "3").text, "wanted as u32", errc::invalid_argument);
+    // One file, whatever it counts itself as.
+    for (const std::uint16_t count : {std::uint16_t{0}, std::uint16_t{1}}) {
+        const parsed one(with(0, count));
+        REQUIRE(one.ok());
+        CHECK(one.value().is_whole());
+    }
+    const parsed part(with(1, 3));
+    REQUIRE(part.ok());
+    CHECK_FALSE(part.value().is_whole());
+    CHECK_FALSE(io::gguf_file::join({}).has_value());
 }
 
 TEST_CASE("C52 hostile header: magic, version, counts") {

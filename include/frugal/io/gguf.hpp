@@ -3,7 +3,8 @@
 ///
 /// A file is taken to be hostile: every length, count and offset is checked against the file before it is used, and memory
 /// stays proportional to the size of the file. Nothing of the file is copied: names, strings and tensors are views into it.
-/// Format: docs/gguf.md of the ggml repository.
+/// A model in several files (name-00001-of-00003.gguf, …) opens as one.
+/// Format: docs/gguf.md of the ggml repository; of several files, llama.cpp's gguf-split.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,22 +47,77 @@ struct gguf_tensor {
     quant::type_id type{};
     std::uint32_t n_dims = 0;
     std::array<std::uint64_t, 4> dims{1, 1, 1, 1};
-    std::uint64_t offset = 0;  ///< from the start of the file's data section
+    std::uint64_t offset = 0;  ///< from the start of its file's data section
+    std::size_t part = 0;      ///< of a model in several files, which of them holds its bytes, counted from 0
 
     /// Product of the dims; it fits, the reader has checked.
     [[nodiscard]] std::uint64_t elements() const noexcept { return dims[0] * dims[1] * dims[2] * dims[3]; }
 };
 
-/// An open GGUF file. Move-only; views that it has given out stay valid when it moves and end with it.
+/// How the name of part `number` (counted from 0) of `count` ends.
+[[nodiscard]] inline std::string gguf_part_ending(std::uint32_t number, std::uint32_t count) {
+    const auto five_digits = [](std::uint32_t value) {
+        const std::string digits = concat(value);
+        return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+    };
+    return concat("-", five_digits(number + 1), "-of-", five_digits(count), ".gguf");
+}
+
+/// The path of another part of the model whose one part is at `path`.
+[[nodiscard]] inline std::string gguf_part_name(const std::string& path, std::uint32_t number, std::uint32_t count) {
+    const std::string ending = gguf_part_ending(number, count);
+    return path.substr(0, path.size() - std::min(path.size(), ending.size())) + ending;
+}
+
+/// An open GGUF file, or all files of one model. Move-only; views that it has given out stay valid when it moves and end with it.
 class gguf_file {
 public:
-    /// Maps and checks the file. Errors: those of mapped_file::open and of parse.
+    /// Maps and checks the file. Where it is one of several (split.count), all of them open, whichever was given: their names
+    /// differ in the number alone. Errors: those of mapped_file::open, of parse and of join; not_found names the part.
     [[nodiscard]] static result<gguf_file> open(const std::string& path) {
-        FRUGAL_TRY_ASSIGN(mapped_file mapping, mapped_file::open(path));
-        const auto bytes = mapping.bytes();
-        FRUGAL_TRY_ASSIGN(gguf_file file, parse(bytes, path));
-        file.mapping_ = std::move(mapping);
-        return file;
+        FRUGAL_TRY_ASSIGN(gguf_file given, open_one(path));
+        const std::uint32_t count = given.split_count_;
+        if (count <= 1) return given;
+        const auto part_name = [&](std::uint32_t number) { return gguf_part_name(path, number, count); };
+        if (part_name(given.split_number_) != path)
+            return fail(errc::invalid_argument, path, " is part ", given.split_number_ + 1, " of ", count,
+                        "; for the others to be found its name must end in ", gguf_part_ending(given.split_number_, count));
+        std::vector<gguf_file> parts;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            auto part = i == given.split_number_ ? result<gguf_file>(std::move(given)) : open_one(part_name(i));
+            if (!part) return fail(part.error().code, "part ", i + 1, " of ", count, ": ", part.error().message);
+            parts.push_back(*std::move(part));
+        }
+        return join(std::move(parts));
+    }
+
+    /// Puts the files of one model together, in the order of their numbers. Metadata is the first one's.
+    /// Errors: malformed_file (numbers, counts or architectures that do not belong together, a tensor that is there twice).
+    [[nodiscard]] static result<gguf_file> join(std::vector<gguf_file> parts) {
+        if (parts.empty()) return fail(errc::invalid_argument, "no part of a GGUF file");
+        gguf_file whole = std::move(parts.front());
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            const gguf_file& part = i == 0 ? whole : parts[i];
+            if (part.split_number_ != i || part.split_count_ != parts.size())
+                return part.malformed("part ", part.split_number_ + 1, " of ", part.split_count_, " stands where part ", i + 1,
+                                      " of ", parts.size(), " belongs");
+            FRUGAL_TRY(part.check_belongs_to(whole));
+        }
+        for (std::size_t i = 1; i < parts.size(); ++i) {
+            gguf_file& part = parts[i];
+            for (gguf_tensor& tensor : part.tensors_) {
+                tensor.part = i;
+                if (!whole.tensor_names_.emplace(tensor.name, whole.tensors_.size()).second)
+                    return part.malformed("tensor ", printable(tensor.name), " is in an earlier part too");
+                whole.tensors_.push_back(tensor);
+            }
+            whole.further_.push_back({std::move(part.mapping_), part.data()});
+        }
+        if (whole.split_tensors_ && *whole.split_tensors_ != whole.tensors_.size())
+            return whole.malformed("its ", parts.size(), " parts hold ", whole.tensors_.size(),
+                                   " tensors; split.tensors.count is ", *whole.split_tensors_);
+        whole.joined_ = true;
+        return whole;
     }
 
     /// Checks a file that already lies in memory; `bytes` must outlive the result. `name` stands in messages.
@@ -73,10 +130,13 @@ public:
         return file;
     }
 
+    /// Whether all files of the model are here; false for what parse made of one of several.
+    [[nodiscard]] bool is_whole() const noexcept { return split_count_ <= 1 || joined_; }
+
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
     [[nodiscard]] std::uint64_t alignment() const noexcept { return alignment_; }
-    /// Where the data section starts.
+    /// Where the data section starts; of several files, the first one's.
     [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_start_; }
     [[nodiscard]] std::span<const gguf_entry> metadata() const noexcept { return entries_; }
     [[nodiscard]] std::span<const gguf_tensor> tensors() const noexcept { return tensors_; }
@@ -171,7 +231,7 @@ public:
         const auto* type = find_gguf_tensor_type(tensor.type);
         if (type == nullptr)
             return fail(errc::unsupported_format, name_, ": tensor ", printable(tensor.name), " has type ",
-                        static_cast<std::uint32_t>(tensor.type), ", whose block size is not known");
+                        describe_gguf_type(tensor.type), ", whose block size is not known");
         return tensor.elements() / type->block_size * type->block_bytes;
     }
 
@@ -183,12 +243,13 @@ public:
 
     /// `size` bytes from where the tensor starts: for types that only the caller knows. Errors: malformed_file (past the end).
     [[nodiscard]] result<std::span<const std::byte>> bytes(const gguf_tensor& tensor, std::uint64_t size) const {
-        const std::uint64_t available = data_size();
+        const std::span<const std::byte> whole = data_of(tensor.part);
+        const std::uint64_t available = whole.size();
         if (tensor.offset > available || size > available - tensor.offset)
             return fail(errc::malformed_file, name_, ": tensor ", printable(tensor.name), " of ", size, " bytes at ",
                         tensor.offset, " goes past the end of the data section of ", available, " bytes");
         if (size == 0) return std::span<const std::byte>{};
-        return bytes_.subspan(static_cast<std::size_t>(data_start_ + tensor.offset), static_cast<std::size_t>(size));
+        return whole.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(size));
     }
 
 private:
@@ -197,13 +258,32 @@ private:
     // offset.
     static constexpr std::uint64_t least_entry = 8 + 1 + 4 + 1, least_tensor = 8 + 1 + 4 + 4 + 8;
 
+    /// A further file of the model: its bytes, where it was mapped, and its data section.
+    struct further_part {
+        mapped_file mapping;
+        std::span<const std::byte> data;
+    };
+
     gguf_file() = default;
+
+    /// One file, whatever it says of others.
+    [[nodiscard]] static result<gguf_file> open_one(const std::string& path) {
+        FRUGAL_TRY_ASSIGN(mapped_file mapping, mapped_file::open(path));
+        const auto bytes = mapping.bytes();
+        FRUGAL_TRY_ASSIGN(gguf_file file, parse(bytes, path));
+        file.mapping_ = std::move(mapping);
+        return file;
+    }
 
     // Reading ------------------------------------------------------------------------------------------------------------
 
     [[nodiscard]] std::uint64_t remaining() const noexcept { return bytes_.size() - position_; }
-    [[nodiscard]] std::uint64_t data_size() const noexcept {
-        return data_start_ < bytes_.size() ? bytes_.size() - data_start_ : 0;
+    [[nodiscard]] std::span<const std::byte> data() const noexcept {
+        return data_start_ < bytes_.size() ? bytes_.subspan(static_cast<std::size_t>(data_start_)) : std::span<const std::byte>{};
+    }
+    [[nodiscard]] std::span<const std::byte> data_of(std::size_t part) const noexcept {
+        if (part == 0) return data();
+        return part <= further_.size() ? further_[part - 1].data : std::span<const std::byte>{};
     }
 
     template <class... Piece>
@@ -261,6 +341,7 @@ private:
                              " bytes cannot hold them");
         for (std::uint64_t i = 0; i < entry_count; ++i) FRUGAL_TRY(read_entry(i));
         FRUGAL_TRY(read_alignment());
+        FRUGAL_TRY(read_split());
         for (std::uint64_t i = 0; i < tensor_count; ++i) FRUGAL_TRY(read_tensor(i));
         data_start_ = (position_ + alignment_ - 1) / alignment_ * alignment_;
         return check_placement();
@@ -338,6 +419,33 @@ private:
         FRUGAL_TRY_ASSIGN(const std::uint32_t value, u32(key));
         if (!std::has_single_bit(value)) return malformed(key, " is ", value, "; it must be a power of two");
         alignment_ = value;
+        return {};
+    }
+
+    [[nodiscard]] status read_split() {
+        FRUGAL_TRY_ASSIGN(split_count_, u32_or("split.count", 1));
+        FRUGAL_TRY_ASSIGN(split_number_, u32_or("split.no", 0));
+        if (split_count_ > most_parts)
+            return malformed("split.count is ", split_count_, "; at most ", most_parts, " are allowed");
+        if (split_count_ > 1 && split_number_ >= split_count_)
+            return malformed("split.no is ", split_number_, " in a model of ", split_count_, " files");
+        if (!has("split.tensors.count")) return {};
+        FRUGAL_TRY_ASSIGN(split_tensors_, u64("split.tensors.count"));
+        return {};
+    }
+
+    /// Of several files: what both say of the model is the same.
+    [[nodiscard]] status check_belongs_to(const gguf_file& first) const {
+        if (split_tensors_ != first.split_tensors_)
+            return malformed("its split.tensors.count differs from that of ", first.name_,
+                             ": they are parts of different models");
+        constexpr std::string_view key = "general.architecture";
+        if (!has(key)) return {};
+        FRUGAL_TRY_ASSIGN(const std::string_view mine, string(key));
+        FRUGAL_TRY_ASSIGN(const std::string_view theirs, first.string_or(key, {}));
+        if (mine != theirs)
+            return malformed("its architecture ", printable(mine), " is not ", printable(theirs), ", which ", first.name_,
+                             " has: they are parts of different models");
         return {};
     }
 
@@ -493,6 +601,7 @@ private:
         return out;
     }
 
+    static constexpr std::uint32_t most_parts = 65535;  // split.count is a u16
     static constexpr std::uint64_t most_elements = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
 
     mapped_file mapping_;
@@ -503,6 +612,10 @@ private:
     std::vector<gguf_entry> entries_;
     std::vector<gguf_tensor> tensors_;
     std::unordered_map<std::string_view, std::size_t> keys_, tensor_names_;
+    std::uint32_t split_count_ = 1, split_number_ = 0;
+    std::optional<std::uint64_t> split_tensors_;
+    bool joined_ = false;
+    std::vector<further_part> further_;
 };
 
 }  // namespace io

@@ -4,9 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
-#include "frugal/core/config.hpp"
+#include "frugal/core/error.hpp"
 #include "frugal/quant/format.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -82,6 +83,22 @@ inline constexpr std::array gguf_tensor_types = {
     for (const auto& entry : gguf_tensor_types)
         if (entry.number == static_cast<std::uint32_t>(type)) return &entry;
     return nullptr;
+}
+
+/// Numbers that the format once had and took back. Their blocks are not known here.
+inline constexpr std::array gguf_removed_types = {
+    gguf_tensor_type{4, 0, 0, "q4_2"},         gguf_tensor_type{5, 0, 0, "q4_3"},
+    gguf_tensor_type{31, 0, 0, "q4_0_4_4"},    gguf_tensor_type{32, 0, 0, "q4_0_4_8"},
+    gguf_tensor_type{33, 0, 0, "q4_0_8_8"},    gguf_tensor_type{36, 0, 0, "iq4_nl_4_4"},
+    gguf_tensor_type{37, 0, 0, "iq4_nl_4_8"}, gguf_tensor_type{38, 0, 0, "iq4_nl_8_8"},
+};
+
+/// A type in words, for messages: "q3_k", "q4_2 (removed from the format)", or "999" where no name is known.
+[[nodiscard]] inline std::string describe_gguf_type(quant::type_id type) {
+    if (const auto* known = find_gguf_tensor_type(type)) return std::string(known->name);
+    for (const auto& entry : gguf_removed_types)
+        if (entry.number == static_cast<std::uint32_t>(type)) return concat(entry.name, " (removed from the format)");
+    return concat(static_cast<std::uint32_t>(type));
 }
 
 }  // namespace io
