@@ -113,6 +113,37 @@ TEST_CASE("image_matmul: parts of several formats in one image") {
     });
 }
 
+TEST_CASE("packed_cpu: an image is packed on all threads, with the bytes of one") {
+    // Large enough that each thread gets a range, and that ranges end within parts.
+    const part a = random_part<quant::q4_k>(1000, 1), b = random_part<quant::q6_k>(7, 2), c = random_part<quant::bf16>(501, 3);
+    const std::array views = {a.view, b.view, c.view};
+    using device_type = device::packed_cpu<frugal::isa::baseline>;
+    device_type serial;
+    const auto want = serial.pack(views);
+    REQUIRE(want.has_value());
+    struct counting_executor {
+        std::size_t tasks = 0;
+        [[nodiscard]] static std::size_t concurrency() { return 5; }
+        void run(std::size_t n, device::task_ref f) {
+            tasks += n;
+            test::threads(3).run(n, f);
+        }
+    } executor;
+    device_type parallel(executor);
+    const auto got = parallel.pack(views);
+    REQUIRE(got.has_value());
+    CHECK(executor.tasks == 5);
+    REQUIRE(got->parts().size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        const quant::panel_view &one = got->parts()[i], &other = want->parts()[i];
+        REQUIRE(one.bytes() == other.bytes());
+        CHECK(std::memcmp(one.data, other.data, one.bytes()) == 0);
+    }
+    executor.tasks = 0;
+    CHECK(parallel.pack({&b.view, 1}).has_value());
+    CHECK(executor.tasks == 0);  // one panel: not worth a second thread
+}
+
 TEST_CASE("grouped_image_matmul: each product as alone, whatever its number of rows, tokens and threads") {
     const part a = random_part<quant::q4_k>(37, 1), b = random_part<quant::q8_0>(16, 2), c = random_part<quant::bf16>(3, 3);
     test::for_each_isa([&]<class Isa>(frugal::type_tag<Isa>) {

@@ -1,6 +1,7 @@
 #pragma once
 /// Weights repacked for the CPU, in the layouts of quant/panel/: what a kernel reads is one stream of memory, in the order in
 /// which it multiplies.
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -45,14 +46,24 @@ FRUGAL_ALWAYS_INLINE void pack_panel(const weight_view& w, std::size_t panel, st
     panel_of<Format>::template pack<Format>(rows, w.cols, out);
 }
 
+/// Packs on the calling thread: see panel_weights::pack.
+struct one_range {
+    template <class F>
+    void operator()(std::size_t n, std::size_t, F&& f) const {
+        if (n != 0) f(std::size_t{0}, n);
+    }
+};
+
 /// Owns one or more matrices as panels. Move-only.
 class panel_weights {
 public:
-    /// Repacks matrices, which may differ in format. Errors: those of check_weight_view; out_of_memory.
-    template <format_list Formats>
-    [[nodiscard]] static result<panel_weights> pack(std::span<const weight_view> parts) {
+    /// Repacks matrices, which may differ in format. `run_ranges(n, grain, f)` calls f(begin, end) for ranges of at least
+    /// `grain` that make up 0 … n-1, on any threads, as device::cpu::run_ranges does; the result does not depend on it.
+    /// Errors: those of check_weight_view; out_of_memory.
+    template <format_list Formats, class RunRanges = one_range>
+    [[nodiscard]] static result<panel_weights> pack(std::span<const weight_view> parts, RunRanges&& run_ranges = {}) {
         panel_weights out;
-        std::size_t bytes = 0;
+        std::size_t bytes = 0, panels = 0;
         for (const weight_view& w : parts) {
             FRUGAL_TRY(check_weight_view<Formats>(w));
             panel_view made{w.type, nullptr, w.rows, w.cols, 0};
@@ -63,18 +74,31 @@ public:
                  made.panels() > ((std::numeric_limits<std::size_t>::max)() / 2 - bytes) / made.panel_bytes))
                 return fail(errc::out_of_memory, "weights [", w.rows, ", ", w.cols, "] are beyond the address space");
             bytes += made.bytes();
+            panels += made.panels();
             out.parts_.push_back(made);
         }
         FRUGAL_TRY_ASSIGN(out.memory_, buffer<std::byte>::allocate(bytes));
-        std::byte* to = out.memory_.data();
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-            panel_view& made = out.parts_[i];
-            made.data = to;
-            FRUGAL_TRY(visit<Formats>(made.type, [&]<class Format>(type_tag<Format>) {
-                for (std::size_t p = 0; p < made.panels(); ++p) pack_panel<Format>(parts[i], p, to + p * made.panel_bytes);
-            }));
-            to += made.bytes();
+        std::byte* const memory = out.memory_.data();
+        const std::byte* data = memory;
+        for (panel_view& made : out.parts_) {
+            made.data = data;
+            data += made.bytes();
         }
+        constexpr std::size_t least_bytes = std::size_t{1} << 16;  // worth a thread
+        const std::size_t grain = std::max<std::size_t>(bytes == 0 ? 1 : least_bytes * panels / bytes, 1);
+        run_ranges(panels, grain, [&](std::size_t begin, std::size_t end) {
+            std::size_t first = 0;  // of this part's panels
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                const panel_view& made = out.parts_[i];
+                const std::size_t from = std::max(begin, first), to = std::min(end, first + made.panels());
+                if (from < to)  // the format is known: see above
+                    static_cast<void>(visit<Formats>(made.type, [&]<class Format>(type_tag<Format>) {
+                        for (std::size_t p = from - first; p < to - first; ++p)
+                            pack_panel<Format>(parts[i], p, memory + (made.panel(p) - memory));
+                    }));
+                first += made.panels();
+            }
+        });
         return out;
     }
 

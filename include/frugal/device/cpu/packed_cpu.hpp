@@ -31,8 +31,10 @@ public:
 
     using cpu<Isa, Counters, Activations>::cpu;
 
-    /// Errors: unsupported_format, shape_mismatch, invalid_argument, out_of_memory.
-    [[nodiscard]] result<image> pack(std::span<const source> parts) { return image::pack<Formats>(parts); }
+    /// On all threads of the executor. Errors: unsupported_format, shape_mismatch, invalid_argument, out_of_memory.
+    [[nodiscard]] result<image> pack(std::span<const source> parts) {
+        return image::pack<Formats>(parts, [this](std::size_t n, std::size_t grain, auto&& f) { this->run_ranges(n, grain, f); });
+    }
     /// Images in host memory are never lost.
     [[nodiscard]] std::uint64_t generation() const noexcept { return 0; }
 };

@@ -137,7 +137,9 @@ public:
             if (part.cols != parts.front().cols)
                 return fail(errc::shape_mismatch, "cannot stack a part of ", part.cols, " columns on one of ",
                             parts.front().cols);
-        FRUGAL_TRY_ASSIGN(const quant::panel_weights packed, quant::panel_weights::pack<Formats>(parts));
+        FRUGAL_TRY_ASSIGN(const quant::panel_weights packed,
+                          quant::panel_weights::pack<Formats>(
+                              parts, [this](std::size_t n, std::size_t grain, auto&& f) { this->run_ranges(n, grain, f); }));
         return noticing(upload(packed));
     }
 
