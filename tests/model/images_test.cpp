@@ -32,6 +32,12 @@ std::vector<float> prompt_and_decode(Running& m, std::span<const std::int32_t> t
     return m.run_pieces(tokens, {tokens.size() / 2, 1});
 }
 
+/// All images ahead of the first pass.
+template <class Running, class Progress = model::no_progress>
+void pack(Running& m, Progress&& progress = {}) {
+    must(m.model.pack(m.device, m.scratch, m.store, progress));
+}
+
 template <class Spec>
 std::size_t products_a_token(const model::config& c) {
     std::size_t out = 1;  // the head
@@ -69,7 +75,48 @@ void check_packed_model(const std::string& name) {
         auto unkept = golden.run_on<Spec, packed<Isa>>(options, {.keep = false});
         CHECK(same_bits(prompt_and_decode(*unkept, tokens), want));
         CHECK(unkept->store.template of<attention::gdn_products>().images().bytes() == 0);
+
+        // Ahead of the first pass: each matrix once, in bytes that are reported; then no pass packs anything.
+        test::threads threads(3);
+        std::uint64_t unneeded = 0, done = 0, total = 0;
+        model::weight_store_options told;
+        told.source_unneeded = [&](std::span<const std::byte> part) { unneeded += part.size(); };
+        auto ahead = golden.run_on<Spec, packed<Isa>>(options, told, threads);
+        pack(*ahead, [&](std::uint64_t now, std::uint64_t all) {
+            CHECK(now >= done);
+            done = now;
+            total = all;
+        });
+        CHECK(done == total);
+        CHECK(unneeded == total);
+        const std::uint64_t images = ahead->store.counted(counter::images_packed);
+        if (golden.sizes.experts == 0 && golden.sizes.ngrams.empty()) {
+            CHECK(images == packed_images);
+            CHECK(ahead->store.bytes() == skip->store.bytes());
+        }
+        CHECK(images >= packed_images);
+        CHECK(same_bits(prompt_and_decode(*ahead, tokens), want));
+        pack(*ahead);
+        CHECK(ahead->store.counted(counter::images_packed) == images);
+        CHECK(ahead->store.counted(counter::host_fallbacks) == 0);
     }(type_tag<isa::baseline>{});
+}
+
+/// The same where everything is packed ahead: what is refused then is not tried again, but for routed experts.
+template <class Spec, class Isa>
+void check_refusals_ahead(const golden_model& golden, std::span<const float> want, std::span<const std::int32_t> tokens,
+                          const std::function<bool(std::size_t)>& refuses, bool any) {
+    auto m = golden.run_on<Spec, refusing<Isa>>({.sequences = 1, .max_tokens = 64}, {});
+    m->device.refuses = refuses;
+    std::uint64_t done = 0, total = 0;
+    pack(*m, [&](std::uint64_t now, std::uint64_t all) { done = now, total = all; });
+    CHECK(done == total);
+    const std::size_t calls = m->device.calls;
+    CHECK(same_bits(prompt_and_decode(*m, tokens), {want.begin(), want.end()}));
+    if (golden.sizes.experts == 0) {
+        CHECK(m->device.calls == calls);
+        CHECK((m->store.counted(counter::host_fallbacks) != 0) == any);
+    }
 }
 
 /// `refuses` says which calls of pack() fail; the result must not change, whatever it says. A routed expert that is refused
@@ -80,6 +127,7 @@ void check_refusals(const golden_model& golden, std::span<const float> want, std
     auto m = golden.run_on<Spec, refusing<Isa>>({.sequences = 1, .max_tokens = 64}, {});
     m->device.refuses = refuses;
     CHECK(same_bits(prompt_and_decode(*m, tokens), {want.begin(), want.end()}));
+    check_refusals_ahead<Spec, Isa>(golden, want, tokens, refuses, any);
     const bool evicted = m->store.experts().images().evictions() != 0;
     CHECK((evicted || m->store.counted(counter::host_fallbacks) != 0) == any);
     CHECK((evicted || m->store.last_failure().has_value()) == any);
@@ -189,6 +237,11 @@ TEST_CASE("C58 where the caller wants errors instead, a refused image ends the p
                                        {std::span(tokens).first(1), {&one, 1}, {}, {&row, 1}}, {logits.data(), 1, logits.size()});
     REQUIRE_FALSE(done);
     CHECK(done.error().message == "the device is full");
+    m->device.refuses = [](std::size_t) { return true; };
+    const status ahead = m->model.pack(m->device, m->scratch, m->store);
+    REQUIRE_FALSE(ahead);
+    CHECK(ahead.error().message == "the device is full");
+    CHECK(m->store.counted(counter::images_packed) == 3);
     // What was packed before stays; after a clear the pass succeeds.
     m->device.refuses = [](std::size_t) { return false; };
     m->state.clear(sequence_id{0});
@@ -230,6 +283,78 @@ TEST_CASE("A11 A13 C56 new weights or a lost device: every image is packed anew,
     m->device.lost = 1;
     CHECK(again() == 3 * images);
     CHECK(again() == 3 * images);
+}
+
+TEST_CASE("packing ahead: anew after a loss, nothing where the host computes or images are not kept") {
+    const golden_model golden("models/qwen3_5_dense");
+    auto m = golden.run_on<model::qwen35, refusing<isa::baseline>>({.sequences = 1, .max_tokens = 64}, {});
+    const auto packs = [&] {
+        const std::uint64_t before = m->store.counted(counter::images_packed);
+        pack(*m);
+        return m->store.counted(counter::images_packed) - before;
+    };
+    m->store.use_host(true);
+    CHECK(packs() == 0);
+    m->store.use_host(false);
+    const std::uint64_t images = packs();
+    CHECK(images > 10);
+    CHECK(packs() == 0);
+    m->device.lost = 1;
+    CHECK(packs() == images);
+    m->store.weights_changed();
+    CHECK(packs() == images);
+    auto unkept = golden.run_on<model::qwen35, packed<isa::baseline>>({.sequences = 1, .max_tokens = 64}, {.keep = false});
+    pack(*unkept);
+    CHECK(unkept->store.counted(counter::images_packed) == 0);
+}
+
+TEST_CASE("packing ahead: the file's pages go as the images come, not at the end") {
+    const golden_model golden("models/qwen3_5_moe");
+    std::vector<std::size_t> held;
+    std::function<std::size_t()> images = [] { return std::size_t{0}; };
+    model::weight_store_options told;
+    told.source_unneeded = [&](std::span<const std::byte>) { held.push_back(images()); };
+    auto m = golden.run_on<model::qwen35moe, packed<isa::baseline>>({.sequences = 1, .max_tokens = 64}, told);
+    images = [&] { return m->store.bytes(); };
+    pack(*m);
+    REQUIRE(held.size() > 20);
+    CHECK(std::is_sorted(held.begin(), held.end()));
+    CHECK(held.front() < m->store.bytes() / 10);
+    CHECK(held[held.size() / 2] > m->store.bytes() / 10);
+    CHECK(held[held.size() / 2] < m->store.bytes() / 10 * 9);
+}
+
+TEST_CASE("packing ahead keeps within the budgets, and what is beyond is not tried by the passes again") {
+    const golden_model golden("models/qwen3_5_moe");
+    const auto tokens = golden.tokens();
+    auto all = golden.run_on<model::qwen35moe, packed<isa::baseline>>({.sequences = 1, .max_tokens = 64}, {});
+    pack(*all);
+    const auto want = prompt_and_decode(*all, tokens);
+    const auto bytes_of_attention = [](const auto& m) {
+        return m.store.template of<attention::full_products>().images().bytes();
+    };
+    const std::size_t experts = all->store.experts().images().bytes(), attention = bytes_of_attention(*all);
+    CHECK(experts > attention);
+    for (const std::size_t part : {experts / 2, experts / 5, std::size_t{1}}) {
+        CAPTURE(part);
+        auto some = golden.run_on<model::qwen35moe, packed<isa::baseline>>({.sequences = 1, .max_tokens = 64},
+                                                                           {.expert_byte_budget = part});
+        pack(*some);
+        CHECK(some->store.experts().images().bytes() <= part);
+        if (part > 1) CHECK(some->store.experts().images().bytes() > part / 2);
+        CHECK(some->store.experts().images().evictions() == 0);
+        CHECK(some->store.counted(counter::host_fallbacks) == 0);
+        CHECK(same_bits(prompt_and_decode(*some, tokens), want));
+    }
+    auto some = golden.run_on<model::qwen35moe, packed<isa::baseline>>({.sequences = 1, .max_tokens = 64},
+                                                                       {.byte_budget = attention / 2});
+    pack(*some);
+    CHECK(bytes_of_attention(*some) <= attention / 2);
+    CHECK(bytes_of_attention(*some) > 0);
+    CHECK(some->store.counted(counter::host_fallbacks) > 0);
+    const std::uint64_t packs = some->store.counted(counter::images_packed);
+    CHECK(same_bits(prompt_and_decode(*some, tokens), want));
+    CHECK(some->store.counted(counter::images_packed) == packs);
 }
 
 TEST_CASE("C56 an update in place is seen after weights_changed, not before") {

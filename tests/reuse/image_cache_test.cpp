@@ -73,6 +73,48 @@ TEST_CASE("image cache: before an image is dropped the caller may finish with it
     CHECK(alive == 20);
 }
 
+TEST_CASE("image cache: filled ahead as far as there is room, and nothing dropped for it") {
+    device_memory memory{.capacity = 1000};
+    reuse::image_cache<image> cache(8, 35);
+    const auto fill = [&](std::size_t key, std::size_t bytes, std::size_t known) {
+        const auto there = cache.fill(key, known, maker(memory, key, bytes));
+        REQUIRE(there.has_value());
+        return *there;
+    };
+    CHECK(fill(0, 10, 0));
+    CHECK(fill(1, 10, 10));
+    CHECK(fill(1, 10, 10));
+    CHECK(memory.made == 2);
+    CHECK_FALSE(fill(2, 16, 16));  // known not to fit: not made
+    CHECK(memory.asked == 2);
+    CHECK_FALSE(fill(2, 16, 0));  // made in vain
+    CHECK(memory.used == 20);
+    CHECK(fill(3, 15, 0));
+    CHECK_FALSE(fill(4, 1, 0));  // no room at all
+    CHECK(memory.asked == 4);
+    CHECK(cache.bytes() == 35);
+    CHECK(cache.evictions() == 0);
+    // The first that was filled is the first to go.
+    REQUIRE(cache.get(5, 10, maker(memory, 5, 10)).has_value());
+    CHECK(!cache.holds(0));
+    CHECK(cache.holds(1));
+    CHECK(cache.holds(3));
+
+    device_memory small{.capacity = 25};
+    reuse::image_cache<image> other(8, 1000);
+    CHECK(other.fill(0, 10, maker(small, 0, 10)).value());
+    CHECK(other.fill(1, 10, maker(small, 1, 10)).value());
+    CHECK_FALSE(other.fill(2, 10, maker(small, 2, 10)).value());  // the device is full: its budget from now on
+    CHECK_FALSE(other.fill(3, 10, maker(small, 3, 10)).value());
+    CHECK(small.asked == 3);
+    const auto broken = other.fill(4, 0, []() -> result<image> { return fail(errc::device_lost, "gone"); });
+    CHECK(broken.value() == false);
+    other.retry();
+    const auto asked = other.fill(4, 0, []() -> result<image> { return fail(errc::device_lost, "gone"); });
+    REQUIRE_FALSE(asked.has_value());
+    CHECK(asked.error().code == errc::device_lost);
+}
+
 TEST_CASE("image cache: against a list of keys in the order of their use") {
     std::mt19937 random(7);
     for (const std::size_t budget : {10u, 30u, 45u, 1000u}) {

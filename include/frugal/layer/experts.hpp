@@ -147,11 +147,12 @@ struct expert_store_options {
     std::size_t layers = 0, experts = 0;
     std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; the most recently used stay
     reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
+    reuse::source_unneeded source_unneeded = nullptr;  ///< may be empty; an image that was dropped is packed from the file again
 };
 
-/// Images of the routed experts of all layers. Which experts a step needs is known only when it has routed, so nothing is
-/// loaded ahead: an expert's matrices are prepared when it is chosen and its image is not there (reload_always: whenever it
-/// is chosen). One step at a time.
+/// Images of the routed experts of all layers. Which experts a step needs is known only when it has routed, so no step loads
+/// ahead: an expert's matrices are prepared when it is chosen and its image is not there (reload_always: whenever it is chosen).
+/// pack() makes images before any step, as many as there is room for. One step at a time.
 template <device::image_target Device, quant::format_list Formats,
           reuse::weight_loading_policy Loading = reuse::default_weight_loading, counter_policy Counters = counters_off,
           reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
@@ -161,10 +162,10 @@ class expert_store {
 
 public:
     explicit expert_store(expert_store_options options)
-        : options_(options),
-          cache_(options.layers * options.experts * 2, options.byte_budget),
+        : options_(std::move(options)),
+          cache_(options_.layers * options_.experts * 2, options_.byte_budget),
           version_(reuse::next_weight_version()),
-          failures_(options.on_failure) {}
+          failures_(options_.on_failure) {}
 
     /// The experts of one layer for one step.
     class step {
@@ -192,7 +193,7 @@ public:
         step(expert_store& store, Device& dev, workspace& scratch, std::size_t layer, const moe_weights& weights) noexcept
             : store_(store), dev_(dev), scratch_(scratch), layer_(layer), weights_(weights) {}
         [[nodiscard]] std::size_t key(const expert_rows& g, std::size_t part) const noexcept {
-            return (layer_ * store_.options_.experts + g.expert) * 2 + part;
+            return store_.key(layer_, g.expert, part);
         }
 
         expert_store& store_;
@@ -205,6 +206,37 @@ public:
     [[nodiscard]] step begin(Device& dev, workspace& scratch, std::size_t layer, const moe_weights& weights) {
         cache_.validate(version_, dev.generation());
         return step(*this, dev, scratch, layer, weights);
+    }
+
+    /// Packs the images of a layer's experts that are absent, in order, as far as there is room: none is dropped for another.
+    /// `packed(bytes)` is called for each expert with the bytes of its matrices in the file, also where nothing was packed.
+    /// Errors: those of the host weights, and the device's, where the store does not let the host do its work.
+    template <class Packed>
+    [[nodiscard]] status pack(Device& dev, std::size_t layer, const moe_weights& weights, Packed&& packed) {
+        cache_.validate(version_, dev.generation());
+        bool more = !on_host_;
+        const auto one = [&]<std::size_t N>(std::size_t number, const std::array<quant::weight_view, N>& w) -> status {
+            if (!more) return {};
+            bool loaded = false;
+            auto there = cache_.fill(number, last_bytes_[N - 1], [&] { return make(dev, w, loaded); });
+            if (there) return {};
+            status failed = std::move(there).error();
+            if (!failures_.host_takes_over(failed, counters_)) return failed;
+            more = false;  // the other experts are of the same shape
+            return {};
+        };
+        for (std::size_t e = 0; e < weights.gate.experts; ++e) {
+            const std::array gate_up{weights.gate.expert(e), weights.up.expert(e)};
+            const std::array down{weights.down.expert(e)};
+            FRUGAL_TRY(one(key(layer, e, 0), gate_up));
+            FRUGAL_TRY(one(key(layer, e, 1), down));
+            packed(gate_up[0].bytes() + gate_up[1].bytes() + down[0].bytes());
+        }
+        return {};
+    }
+    /// Bytes of the file that a layer's experts are packed from.
+    [[nodiscard]] static std::size_t source_bytes(const moe_weights& w) noexcept {
+        return w.gate.experts * (w.gate.first.bytes() + w.up.first.bytes() + w.down.first.bytes());
     }
 
     void use_host(bool on) noexcept { on_host_ = on; }
@@ -303,19 +335,27 @@ private:
             counters_.add(counter::loads_skipped, N);
         bool loaded = !Loading::skips_resident;  // once, however often the cache has to make room
         return cache_.get(
-            key, last_bytes_[N - 1],
-            [&]() -> result<image> {
-                if (!loaded) FRUGAL_TRY(load(dev, w));
-                loaded = true;
-                std::array<typename Device::source, N> parts;
-                for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
-                FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
-                counters_.add(counter::images_packed, 1);
-                counters_.add(counter::image_bytes_uploaded, made.bytes());
-                last_bytes_[N - 1] = made.bytes();
-                return made;
-            },
-            [&] { later.compute(); });
+            key, last_bytes_[N - 1], [&] { return make(dev, w, loaded); }, [&] { later.compute(); });
+    }
+
+    /// Packs an image. `loaded`: whether the host's copies of its matrices are prepared, which this does if they are not.
+    template <std::size_t N>
+    [[nodiscard]] result<image> make(Device& dev, const std::array<quant::weight_view, N>& w, bool& loaded) {
+        if (!loaded) FRUGAL_TRY(load(dev, w));
+        loaded = true;
+        std::array<typename Device::source, N> parts;
+        for (std::size_t i = 0; i < N; ++i) parts[i] = loaded_[i].source();
+        FRUGAL_TRY_ASSIGN(image made, dev.pack(std::span<const typename Device::source>(parts)));
+        counters_.add(counter::images_packed, 1);
+        counters_.add(counter::image_bytes_uploaded, made.bytes());
+        last_bytes_[N - 1] = made.bytes();
+        if (options_.source_unneeded)
+            for (const quant::weight_view& matrix : w) options_.source_unneeded({matrix.data, matrix.bytes()});
+        return made;
+    }
+
+    [[nodiscard]] std::size_t key(std::size_t layer, std::size_t expert, std::size_t part) const noexcept {
+        return (layer * options_.experts + expert) * 2 + part;
     }
 
     expert_store_options options_;

@@ -17,6 +17,7 @@
 #include "frugal/attention/gdn/gdn.hpp"
 #include "frugal/attention/qsa/qsa.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/core/type_list.hpp"
 #include "frugal/layer/dense_ffn.hpp"
 #include "frugal/layer/hyper_connection.hpp"
 #include "frugal/layer/moe.hpp"
@@ -45,6 +46,11 @@ namespace model {
 /// Sees the residual stream after the embedding (layer = -1) and after each layer; the default sees nothing.
 struct no_observer {
     void operator()(std::ptrdiff_t, matrix_view<const float>) const noexcept {}
+};
+
+/// Is told of nothing.
+struct no_progress {
+    void operator()(std::uint64_t, std::uint64_t) const noexcept {}
 };
 
 namespace detail {
@@ -136,15 +142,41 @@ public:
     /// A store without images yet. Errors: invalid_argument.
     [[nodiscard]] result<store_type> make_store(const weight_store_options& options = {}) const {
         if constexpr (has_images) {
-            const std::size_t decoder = config_.layers.size();
-            const std::size_t chunks = (config_.vocabulary + store_type::head_rows - 1) / store_type::head_rows;
-            const std::size_t mixtures = is_dense ? 0 : decoder, connections = is_plain ? 0 : 2 * decoder + 1;
-            const std::array<std::size_t, 7> layers = {decoder, decoder,  decoder,    config_.ngrams.size(),
-                                                       chunks,  mixtures, connections};
-            return store_type::create(layers, decoder, is_dense ? 0 : config_.experts, options);
+            std::array<std::size_t, store_type::kinds> layers{};
+            const auto count = [&]<class List>(type_tag<List>, std::size_t index, const auto&) -> status {
+                std::size_t& seen = layers[store_type::template number_of<List>()];
+                seen = std::max(seen, index + 1);
+                return {};
+            };
+            FRUGAL_TRY(for_each_part(count));
+            return store_type::create(layers, config_.layers.size(), is_dense ? 0 : config_.experts, options);
         } else {
             return store_type();
         }
+    }
+
+    /// Packs the images of `store` that are absent, which the first passes would do otherwise: those that follow pack nothing but
+    /// routed experts for which there was no room. Each matrix of the file is read once, and its pages may go when its image is
+    /// there (weight_store_options::source_unneeded): packing takes the memory of the images and of one product's matrices.
+    /// Nothing is packed for products that the host computes, or whose images do not outlive a step.
+    /// `progress(done, total)`, in bytes of the file, is called after each product and expert, at last with done == total.
+    /// Errors: as of forward's loading and packing; what was packed stays.
+    template <class Progress = no_progress>
+    [[nodiscard]] status pack(device_type& dev, workspace& scratch, store_type& store, Progress&& progress = {}) const
+        requires(has_images) {
+        std::uint64_t total = 0, done = 0;
+        const auto measure = [&]<class List>(type_tag<List>, std::size_t, const auto& w) -> status {
+            total += store.template of<List>().source_bytes(w);
+            if constexpr (std::is_same_v<List, layer::moe_products>) total += store.experts().source_bytes(w);
+            return {};
+        };
+        FRUGAL_TRY(for_each_part(measure));
+        const auto packed = [&](std::size_t bytes) { progress(done += bytes, total); };
+        return for_each_part([&]<class List>(type_tag<List>, std::size_t index, const auto& w) -> status {
+            FRUGAL_TRY(store.template of<List>().pack(dev, scratch, index, w, packed));
+            if constexpr (std::is_same_v<List, layer::moe_products>) FRUGAL_TRY(store.experts().pack(dev, index, w, packed));
+            return {};
+        });
     }
 
     /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
@@ -284,7 +316,7 @@ private:
                 }
             };
             const auto feed_forward = [&]() -> status {
-                const layer::dense_ffn_weights dense = is_dense ? w.dense : w.moe.shared_expert();
+                const layer::dense_ffn_weights dense = feed_forward_of(w);
                 FRUGAL_TRY_ASSIGN(auto products, store.template begin<layer::dense_ffn_products>(dev, scratch, i, dense));
                 if constexpr (is_dense) {
                     return layer::dense_ffn(dev, scratch, products, dense, mixed, branch);
@@ -302,6 +334,44 @@ private:
             observe(static_cast<std::ptrdiff_t>(i), matrix_view<const float>(stream));
         }
         return head(dev, scratch, store, input.logit_rows, stream, logits);
+    }
+
+    /// Calls `f(type_tag<List>{}, index, weights) -> status` for every part of the model for which a pass begins a step of the
+    /// store, in the order of a pass: List's products with the weights of layer `index` of their kind.
+    template <class F>
+    [[nodiscard]] status for_each_part(F&& f) const {
+        [[maybe_unused]] constexpr type_tag<layer::hyper_connection_products> connection;
+        for (std::size_t i = 0; i < config_.layers.size(); ++i) {
+            const layer_weights& w = weights_.layers[i];
+            if constexpr (Spec::ngram_embedding)
+                for (std::size_t m = 0; m < config_.ngrams.size(); ++m)
+                    if (config_.ngrams[m].layer == i) FRUGAL_TRY(f(type_tag<layer::ngram_products>{}, m, weights_.ngrams[m]));
+            if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * i, w.attention_hyper_connection));
+            if (config_.layers[i] == layer_kind::gdn)
+                FRUGAL_TRY(f(type_tag<typename gdn_variant::products>{}, i, w.gdn));
+            else
+                FRUGAL_TRY(f(type_tag<typename attention_variant::products>{}, i, w.attention));
+            if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * i + 1, w.ffn_hyper_connection));
+            FRUGAL_TRY(f(type_tag<layer::dense_ffn_products>{}, i, feed_forward_of(w)));
+            if constexpr (!is_dense) FRUGAL_TRY(f(type_tag<layer::moe_products>{}, i, w.moe));
+        }
+        if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * config_.layers.size(), weights_.output_hyper_connection));
+        return for_each_head_part(
+            [&](std::size_t chunk, std::size_t, const head_weights& part) { return f(type_tag<head_products>{}, chunk, part); });
+    }
+    /// Calls `f(chunk, first, weights) -> status` for the parts of the head that have images of their own; `first`: row.
+    template <class F>
+    [[nodiscard]] status for_each_head_part(F&& f) const {
+        for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
+            const std::size_t count = std::min(store_type::head_rows, weights_.head.rows - first);
+            FRUGAL_TRY(f(chunk, first, head_weights{weights_.head.rows_range(first, count)}));
+            first += count;
+        }
+        return {};
+    }
+    /// The dense block, or the expert that every token goes through.
+    [[nodiscard]] static layer::dense_ffn_weights feed_forward_of(const layer_weights& w) noexcept {
+        return is_dense ? w.dense : w.moe.shared_expert();
     }
 
     /// Block `index` of two a layer, between the residual stream's way out and back in.
@@ -346,14 +416,10 @@ private:
         }
         FRUGAL_TRY_ASSIGN(const reuse::product_input input,
                           reuse::share_input<typename Policies::activations>(dev, scratch, final));
-        for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
-            const std::size_t count = (std::min)(store_type::head_rows, weights_.head.rows - first);
-            const head_weights part{weights_.head.rows_range(first, count)};
+        return for_each_head_part([&](std::size_t chunk, std::size_t first, const head_weights& part) -> status {
             FRUGAL_TRY_ASSIGN(auto products, store.template begin<head_products>(dev, scratch, chunk, part));
-            FRUGAL_TRY(products.template multiply<head_product>(input, {logits.cols_range(first, count)}));
-            first += count;
-        }
-        return {};
+            return products.template multiply<head_product>(input, {logits.cols_range(first, part.head.rows)});
+        });
     }
 
     static constexpr bool is_plain = Spec::residual == residual_kind::plain;

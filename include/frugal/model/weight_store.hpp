@@ -2,7 +2,6 @@
 /// Who multiplies with a model's weights: the CPU from the file, or a device from images that stay there.
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -57,8 +56,7 @@ struct weight_store_options {
     std::size_t expert_byte_budget = (std::numeric_limits<std::size_t>::max)();
     bool keep = true;  ///< false: images are packed anew in every step
     reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
-    /// Called with the file's bytes of a matrix once its image is resident; see reuse::image_store_options.
-    std::function<void(std::span<const std::byte>)> source_unneeded = nullptr;
+    reuse::source_unneeded source_unneeded = nullptr;  ///< may be empty
 };
 
 /// Images of a whole model on one device. List: the product lists of the model's kinds of layers.
@@ -70,16 +68,24 @@ public:
     template <class L>
     using kind = reuse::image_store<L, Device, Formats, Loading, counters_type, Poisoning, Sharing>;
     using expert_kind = layer::expert_store<Device, Formats, Loading, counters_type, Sharing>;
+    /// Kinds of layers, and the number of one.
+    static constexpr std::size_t kinds = sizeof...(List);
+    template <class L>
+    [[nodiscard]] static constexpr std::size_t number_of() noexcept {
+        std::size_t at = 0, found = kinds;
+        ((std::is_same_v<L, List> ? void(found = at++) : void(++at)), ...);
+        return found;
+    }
     /// The head is many times the size of a layer: its images are of so many rows each, which bounds the host buffer too.
     static constexpr std::size_t head_rows = 8192;
 
     /// `layers`: for each list in order. Errors: invalid_argument.
     [[nodiscard]] static result<image_weight_store> create(std::span<const std::size_t> layers, std::size_t decoder_layers,
                                                            std::size_t experts, const weight_store_options& options) {
-        if (layers.size() != sizeof...(List))
-            return fail(errc::invalid_argument, layers.size(), " layer counts for ", sizeof...(List), " kinds of layers");
+        if (layers.size() != kinds)
+            return fail(errc::invalid_argument, layers.size(), " layer counts for ", kinds, " kinds of layers");
         image_weight_store out(layer::expert_store_options{experts == 0 ? 0 : decoder_layers, experts, options.expert_byte_budget,
-                                                           options.on_failure});
+                                                           options.on_failure, options.source_unneeded});
         std::size_t next = 0;
         status done;
         const auto add = [&]<class L>(std::optional<kind<L>>& to) {
@@ -147,7 +153,7 @@ public:
     }
 
 private:
-    explicit image_weight_store(layer::expert_store_options options) : experts_(options) {}
+    explicit image_weight_store(layer::expert_store_options options) : experts_(std::move(options)) {}
 
     std::tuple<std::optional<kind<List>>...> kinds_;
     expert_kind experts_;

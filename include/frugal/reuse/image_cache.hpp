@@ -68,6 +68,27 @@ public:
         return get(key, bytes, std::forward<Make>(make), [] {});
     }
 
+    /// Makes image `key` ahead of its use, if it is not here and there is room for it: nothing is dropped. `bytes`: of the image,
+    /// 0 if that is not known. Returns whether it is here. Errors: those of `make`, but for out_of_memory.
+    template <class Make>
+    [[nodiscard]] result<bool> fill(std::size_t key, std::size_t bytes, Make&& make) {
+        entry& wanted = entries_[key];
+        if (wanted.image) return true;
+        const std::size_t room = limit_ < bytes_ ? 0 : limit_ - bytes_;
+        if (bytes > room || room == 0) return false;
+        result<Image> made = make();
+        if (!made) {
+            if (made.error().code != errc::out_of_memory) return std::move(made).error();
+            limit_ = bytes_;  // as in get
+            return false;
+        }
+        if (made->bytes() > room) return false;
+        bytes_ += made->bytes();
+        wanted.image.emplace(std::move(*made));
+        link_newest(key);
+        return true;
+    }
+
     /// A device that was full is asked again.
     void retry() noexcept { limit_ = budget_; }
 

@@ -2,7 +2,6 @@
 /// Products from weight images that stay on a device, with the host's work derived from what is resident there.
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/core/type_list.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/ops/matmul/image_matmul.hpp"
 #include "frugal/reuse/host_buffers.hpp"
@@ -35,9 +35,7 @@ struct image_store_options {
     std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; what is beyond stays with the host
     bool keep = true;                                                   ///< false: images are packed anew in every step
     on_device_failure on_failure = on_device_failure::use_host;
-    /// Called with the file's bytes of a matrix once its image is resident: nothing reads them again unless the image is
-    /// lost, so that their pages may be given back (io::mapped_file::advise). May be empty.
-    std::function<void(std::span<const std::byte>)> source_unneeded = nullptr;
+    reuse::source_unneeded source_unneeded = nullptr;  ///< may be empty
 };
 
 /// Whether an error is the device's (`unsupported`: it has no program for the shape), so that the host can do its work; others
@@ -134,9 +132,30 @@ public:
                 });
         }
 
+        /// Makes the images that are absent, of products whose matrices are there; `packed(bytes)` is told of every product's
+        /// matrices in the file. The host takes over where it may, as in multiply.
+        template <class Packed>
+        [[nodiscard]] status pack_all(Packed& packed) {
+            status done;
+            kept::for_each([&]<class Product>(type_tag<Product>) {
+                if (!done || Product::of(weights_).front().empty()) return;
+                constexpr std::size_t index = kept::template index_of<Product>();
+                if ((lease_.modes() & (bit_set{1} << index)) == 0) {
+                    done = make_image<Product>();
+                    if (!done) {
+                        if (!store_.failures_.host_takes_over(done, store_.counters())) return;
+                        lease_.refuse(index);
+                        done = status();
+                    }
+                }
+                packed(Product::source_bytes(weights_));
+            });
+            return done;
+        }
+
+        /// Packs the product's image, unless it is there.
         template <class Product>
-        [[nodiscard]] status on_device(std::size_t index, const product_input& x,
-                                       const std::array<matrix_view<float>, Product::size>& y) {
+        [[nodiscard]] status make_image() {
             bool fresh = false;
             FRUGAL_TRY(store_.buffers_.template run<typename kept::template packer<Product>>(
                 lease_, [&](const auto&... matrix) -> result<image> {
@@ -147,6 +166,13 @@ public:
             if (fresh && store_.options_.source_unneeded)
                 for (const quant::weight_view& w : Product::of(weights_))
                     store_.options_.source_unneeded(std::span<const std::byte>(w.data, w.bytes()));
+            return {};
+        }
+
+        template <class Product>
+        [[nodiscard]] status on_device(std::size_t index, const product_input& x,
+                                       const std::array<matrix_view<float>, Product::size>& y) {
+            FRUGAL_TRY(make_image<Product>());
             const image* resident = lease_.find(0, index);
             if (resident == nullptr)
                 return fail(errc::device_failed, "image ", index, " of layer ", lease_.now().layer, " is not on the device");
@@ -179,6 +205,26 @@ public:
         held.turn_on(held.settled() & ~held.resident() & kept::all_on_host);  // refused images
         FRUGAL_TRY(load(dev, held, w));
         return step(*this, dev, scratch, w, std::move(held));
+    }
+
+    /// Packs the images of a layer that are absent, those that its steps would pack when they multiply. Nothing is packed where
+    /// the host computes, or where images do not outlive a step. `packed(bytes)` is called after each product with the bytes of
+    /// its matrices in the file, also where the image was there: source_bytes() in all.
+    /// Errors: those of begin, and the device's, where the store does not let the host do its work.
+    template <class Packed>
+    [[nodiscard]] status pack(Device& dev, workspace& scratch, std::size_t layer, const weights& w, Packed&& packed) {
+        if (!options_.keep || on_host_) {
+            packed(source_bytes(w));
+            return {};
+        }
+        FRUGAL_TRY_ASSIGN(step all, begin(dev, scratch, layer, w));
+        return all.pack_all(packed);
+    }
+    /// Bytes of the file that a layer's images are packed from.
+    [[nodiscard]] static std::size_t source_bytes(const weights& w) noexcept {
+        std::size_t sum = 0;
+        kept::for_each([&]<class Product>(type_tag<Product>) { sum += Product::source_bytes(w); });
+        return sum;
     }
 
     /// Whether the host computes all products, from the next step on. Images stay where they are.

@@ -2,22 +2,18 @@
 /// The products of a layer as images that are packed once and stay: for whoever never reads the file's weights again.
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/products.hpp"
+#include "frugal/reuse/weight_loading.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace reuse {
-
-/// Is told of a matrix of the file once nobody will read it again.
-using source_unneeded = std::function<void(std::span<const std::byte>)>;
 
 /// One image for each product of List, small ones too. Which matrices are read, and that none is afterwards, follows from the
 /// list: this holds no view of them. Move-only.

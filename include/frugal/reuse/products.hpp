@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "frugal/core/error.hpp"
+#include "frugal/core/type_list.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/quant/weight.hpp"
@@ -32,6 +33,14 @@ struct product {
     template <class Weights>
     [[nodiscard]] static std::array<quant::weight_view, size> of(const Weights& w) noexcept {
         return {w.*Member...};
+    }
+    /// Bytes of its matrices; none if the layer lacks the product.
+    template <class Weights>
+    [[nodiscard]] static std::size_t source_bytes(const Weights& w) noexcept {
+        const auto matrices = of(w);
+        std::size_t sum = 0;
+        for (const quant::weight_view& matrix : matrices) sum += matrices.front().empty() ? 0 : matrix.bytes();
+        return sum;
     }
 };
 
@@ -95,6 +104,11 @@ struct product_set {
     using packer = typename tables::template of<index_of<P>(), typename P::members>::packer;
     template <class P>
     using host_reader = typename tables::template of<index_of<P>(), typename P::members>::host_reader;
+    /// Calls `f(type_tag<P>{})` for every product P in order.
+    template <class F>
+    static constexpr void for_each([[maybe_unused]] F&& f) {
+        (f(type_tag<Product>{}), ...);
+    }
     /// All modes: the host computes every product.
     static constexpr bit_set all_on_host = table::images;
 };

@@ -1,6 +1,9 @@
 #pragma once
 /// The weight loading policy: whether host weights that no reader will read in a step are prepared nevertheless.
 #include <concepts>
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -9,6 +12,10 @@
 FRUGAL_NAMESPACE_BEGIN
 
 namespace reuse {
+
+/// Is told of a matrix of the file once its image is resident: nothing reads these bytes again unless the image is lost, so that
+/// their pages may be given back (io::mapped_file::advise).
+using source_unneeded = std::function<void(std::span<const std::byte>)>;
 
 /// What every weight loading policy says: its name, and whether weights that nobody will read are left as they are.
 template <class P>
