@@ -67,6 +67,7 @@
 #include "frugal/ops/ngram/ngram.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
+#include "frugal/ops/sampling/penalties.hpp"
 #include "frugal/ops/sampling/sampling.hpp"
 
 // 3 device: the CPU as a target

@@ -120,6 +120,9 @@ TEST_CASE("a token is drawn on the device, as the host draws it from the same lo
     CHECK(on_device.random().state() == state);
     auto all = must(ops::sampler::create({.temperature = 1.0f}));
     CHECK(m.step_sample(dev, next, all).error().code == errc::unsupported);
+    auto at_least = must(ops::sampler::create({.top_k = 20, .min_p = 0.1f}));
+    CHECK(m.step_sample(dev, next, at_least).error().code == errc::unsupported);
+    CHECK(at_least.random().state() == 0);
     auto likeliest = must(ops::sampler::create({.temperature = 0.0f}));
     must(beside.step(dev, next, {row.data(), 1, model.width}));
     CHECK(must(m.step_sample(dev, next, likeliest)) == must(ops::greedy(row)));

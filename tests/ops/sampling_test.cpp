@@ -1,5 +1,7 @@
 #include "frugal/ops/sampling/sampling.hpp"
 
+#include "frugal/ops/sampling/penalties.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -105,6 +107,9 @@ TEST_CASE("options outside their range are refused by name") {
     refused({1, 0, 1.01f, 0}, "top-p");
     refused({1, 0, -1, 0}, "top-p");
     refused({1, 0, nan_value, 0}, "top-p");
+    refused({.min_p = -0.1f}, "min-p");
+    refused({.min_p = 1.1f}, "min-p");
+    refused({.min_p = nan_value}, "min-p");
     CHECK(ops::sampler::create({1, 1u << 30, 1, 0}));
 }
 
@@ -217,6 +222,119 @@ TEST_CASE("long rows draw what sorting all tokens draws") {
                 }
             }
         }
+}
+
+TEST_CASE("N11: min-p cuts what is less probable than its share of the most probable token, before the temperature") {
+    // Relative to the most probable token: 1/4, 1, 1/2, 1/2, 1/8.
+    const std::vector<float> logits = {std::log(0.25f), std::log(1.0f), std::log(0.5f), std::log(0.5f), std::log(0.125f)};
+    const auto kept = [&](float temperature, std::size_t top_k, float top_p, float min_p) {
+        std::set<std::int64_t> out;
+        auto sampler = ops::sampler::create({temperature, top_k, top_p, 3, min_p});
+        REQUIRE(sampler);
+        for (const auto& [token, share] : shares(*sampler, logits, 3000)) out.insert(token);
+        return out;
+    };
+    using tokens = std::set<std::int64_t>;
+    CHECK(kept(1, 0, 1, 0) == tokens{0, 1, 2, 3, 4});
+    CHECK(kept(1, 0, 1, 0.1f) == tokens{0, 1, 2, 3, 4});
+    CHECK(kept(1, 0, 1, 0.2f) == tokens{0, 1, 2, 3});
+    CHECK(kept(1, 0, 1, 0.3f) == tokens{1, 2, 3});
+    CHECK(kept(1, 0, 1, 0.6f) == tokens{1});
+    CHECK(kept(1, 0, 1, 1) == tokens{1});
+    // A high temperature makes unlikely tokens come, but lets none pass that were cut.
+    CHECK(kept(3, 0, 1, 0.3f) == tokens{1, 2, 3});
+    // The closest cut counts.
+    CHECK(kept(1, 2, 1, 0.3f) == tokens{1, 2});
+    CHECK(kept(1, 0, 0.5f, 0.3f) == tokens{1, 2});
+    // Those left are drawn by their own shares.
+    auto sampler = ops::sampler::create({.seed = 8, .min_p = 0.3f});
+    auto got = shares(*sampler, logits, 40000);
+    for (const auto& [token, want] : {std::pair(1, 0.5), std::pair(2, 0.25), std::pair(3, 0.25)})
+        CHECK(std::abs(got[token] - want) < 5 * std::sqrt(0.25 / 40000));
+}
+
+TEST_CASE("N11: penalties and biases change logits by llama.cpp's formulas") {
+    const auto made = [](ops::penalty_options options) {
+        auto out = ops::penalties::create(std::move(options));
+        REQUIRE(out);
+        return std::move(out).value();
+    };
+    const auto applied = [](const ops::penalties& by, std::vector<float> logits) {
+        REQUIRE(by.apply(logits));
+        return logits;
+    };
+    const std::vector<float> logits = {4, -4, 0, 3, 1};
+    auto all = made({.repeat = 2, .presence = 0.5f, .frequency = 0.25f, .last_n = 3});
+    CHECK(applied(all, logits) == logits);
+    for (const std::int32_t token : {0, 1, 1}) all.accept(token);
+    // 4 / 2 - 0.25 - 0.5; -4 * 2 - 2 * 0.25 - 0.5.
+    CHECK(applied(all, logits) == std::vector<float>{1.25f, -9, 0, 3, 1});
+    all.accept(2);  // and 0 is no longer among the three newest
+    CHECK(applied(all, logits) == std::vector<float>{4, -9, -0.75f, 3, 1});
+    for (const std::int32_t token : {3, 3, 3, 3}) all.accept(token);
+    CHECK(applied(all, logits) == std::vector<float>{4, -4, 0, 0.25f, 1});
+    all.clear();
+    CHECK(applied(all, logits) == logits);
+    // A penalty that looks back at nothing, or that is none.
+    for (auto none : {made({.repeat = 2, .last_n = 0}), made({})}) {
+        none.accept(0);
+        CHECK(applied(none, logits) == logits);
+    }
+    // Biases come first, so a penalty sees the logit with them; those of one token add up.
+    auto biased = made({.repeat = 2, .biases = {{4, -2}, {0, 1}, {0, 3}, {3, -infinity}}});
+    CHECK(applied(biased, logits) == std::vector<float>{8, -4, 0, -infinity, -1});
+    biased.accept(4);
+    biased.accept(0);
+    CHECK(applied(biased, logits) == std::vector<float>{4, -4, 0, -infinity, -2});
+    CHECK(*ops::greedy(applied(made({.biases = {{0, -infinity}}}), logits)) == 3);
+}
+
+TEST_CASE("N11: penalties of long texts are those of their newest tokens, counted anew") {
+    std::mt19937 generator(3);
+    for (const std::size_t last_n : {std::size_t{1}, std::size_t{7}, std::size_t{64}, std::numeric_limits<std::size_t>::max()}) {
+        auto by = *ops::penalties::create({.repeat = 1.25f, .presence = 0.5f, .frequency = -0.125f, .last_n = last_n});
+        std::vector<std::int32_t> text;
+        for (int i = 0; i < 300; ++i) {
+            text.push_back(static_cast<std::int32_t>(generator() % 20));
+            by.accept(text.back());
+            std::vector<float> got(20), want(20);
+            for (std::size_t t = 0; t < 20; ++t) {
+                got[t] = want[t] = static_cast<float>(generator() % 1000) * 0x1p-7f - 4;
+                const std::size_t seen = std::min(text.size(), last_n);
+                const auto count =
+                    std::count(text.end() - static_cast<std::ptrdiff_t>(seen), text.end(), static_cast<std::int32_t>(t));
+                if (count == 0) continue;
+                want[t] = want[t] > 0 ? want[t] / 1.25f : want[t] * 1.25f;
+                want[t] -= static_cast<float>(count) * -0.125f + 0.5f;
+            }
+            REQUIRE(by.apply(got));
+            CHECK(got == want);
+        }
+    }
+}
+
+TEST_CASE("N11: penalties outside their range, and tokens beyond the logits, are refused by name") {
+    const auto refused = [](ops::penalty_options options, const char* name) {
+        const auto got = ops::penalties::create(std::move(options));
+        REQUIRE(!got);
+        CHECK(got.error().code == fg::errc::invalid_argument);
+        CHECK(got.error().message.find(name) != std::string::npos);
+    };
+    for (const float bad : {0.0f, -1.0f, 1e-45f, infinity, nan_value}) refused({.repeat = bad}, "repeat penalty");
+    for (const float bad : {infinity, -infinity, nan_value}) {
+        refused({.presence = bad}, "presence penalty");
+        refused({.frequency = bad}, "frequency penalty");
+        if (!(bad < 0)) refused({.biases = {{7, bad}}}, "token 7");
+    }
+    refused({.biases = {{-1, 1}}}, "token -1");
+    std::vector<float> logits(7, 1.0f);
+    auto biased = *ops::penalties::create({.biases = {{3, 1}, {7, 1}}});
+    CHECK(biased.apply(logits).error().code == fg::errc::invalid_argument);
+    auto come = *ops::penalties::create({.repeat = 2});
+    come.accept(3);
+    come.accept(-2);
+    CHECK(come.apply(logits).error().code == fg::errc::invalid_argument);
+    CHECK(logits == std::vector<float>(7, 1.0f));
 }
 
 TEST_CASE("the generator's numbers are the published ones") {

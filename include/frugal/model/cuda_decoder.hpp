@@ -107,8 +107,8 @@ public:
         return choose(dev, tokens, positions, outcome::token);
     }
     /// Appends tokens and returns the next one, as `by` draws it from the logits; only the token comes down. Errors: as
-    /// step_greedy(), unsupported (a draw between all tokens, or more than ops::cuda::sample_most: take the logits and draw from
-    /// them); `by` has drawn nothing then.
+    /// step_greedy(), unsupported (a draw between all tokens, or more than ops::cuda::sample_most, or with a min-p: take the
+    /// logits and draw from them); `by` has drawn nothing then.
     [[nodiscard]] result<std::int32_t> step_sample(device_type& dev, std::span<const std::int32_t> tokens, ops::sampler& by,
                                                    std::span<const ops::rope_position> positions = {}) {
         const ops::sampling_options& how = by.options();
@@ -116,6 +116,9 @@ public:
         if (how.top_k == 0 || how.top_k > ops::cuda::sample_most)
             return fail(errc::unsupported, "a draw with a top-k of ", how.top_k, " on a GPU; from 1 to ", ops::cuda::sample_most,
                         ", or take the logits and draw from them");
+        if (how.min_p != 0)
+            return fail(errc::unsupported, "a draw with a min-p of ", how.min_p,
+                        " on a GPU; take the logits and draw from them");
         const std::uint64_t before = by.random().state();
         *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {by.random().uniform(), how.temperature, how.top_p,
                                                                            static_cast<std::uint32_t>(how.top_k)};

@@ -1,5 +1,6 @@
 #pragma once
-/// Choice of the next token from logits: greedy, or drawn with temperature, top-k and top-p.
+/// Choice of the next token from logits: greedy, or drawn with temperature, top-k, top-p and min-p. What changes the logits
+/// before, as penalties do, is penalties.hpp.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -98,6 +99,9 @@ struct sampling_options {
     std::size_t top_k = 0;     ///< only the k most probable tokens; 0 = all
     float top_p = 1.0f;        ///< of those, the fewest most probable that together reach this share; 1 = all
     std::uint64_t seed = 0;
+    /// Of those, the tokens at least this share as probable as the most probable one, 0 = all. It is llama.cpp's: probabilities
+    /// are those of a temperature of 1.
+    float min_p = 0.0f;
 };
 
 /// Errors: invalid_argument, naming the option.
@@ -106,6 +110,8 @@ struct sampling_options {
         return fail(errc::invalid_argument, "temperature must be a finite number from 0 up, not ", options.temperature);
     if (!(options.top_p > 0) || !(options.top_p <= 1))
         return fail(errc::invalid_argument, "top-p must be above 0 and at most 1, not ", options.top_p);
+    if (!(options.min_p >= 0) || !(options.min_p <= 1))
+        return fail(errc::invalid_argument, "min-p must be from 0 to 1, not ", options.min_p);
     return {};
 }
 
@@ -127,7 +133,7 @@ public:
     /// The generator, so that a run can be stored and resumed.
     [[nodiscard]] random_generator& random() noexcept { return random_; }
 
-    /// The next token: temperature, then top-k, then top-p, then one draw. Greedy choices draw nothing.
+    /// The next token: temperature, then top-k, top-p and min-p, then one draw. Greedy choices draw nothing.
     /// Errors: as `greedy`; nothing is drawn then.
     [[nodiscard]] result<std::int64_t> sample(std::span<const float> logits) {
         if (options_.temperature == 0) return greedy(logits);
@@ -161,6 +167,13 @@ public:
             const std::size_t most = count;
             total = 0;
             for (count = 0; count < most && (count == 0 || total < share); ++count) total += ranked(count).weight;
+        }
+        if (options_.min_p > 0) {
+            const float least = logits[most_probable] + std::log(options_.min_p);
+            const std::size_t most = count;
+            total = 0;
+            for (count = 0; count < most && (count == 0 || logits[ranked(count).token] >= least); ++count)
+                total += ranked(count).weight;
         }
         const double target = random_.uniform() * total;
         double sum = 0;

@@ -16,16 +16,16 @@ template <class Unit = void>
 
 inline constexpr std::size_t sample_most = 1024;  ///< tokens that a draw is between
 
-/// How one row draws: the options of ops::sampler, and a number of its generator in [0, 1).
+/// How one row draws: the options of ops::sampler but min-p, and a number of its generator in [0, 1).
 struct sampling_draw {
     double uniform = 0;
     float temperature = 1.0f, top_p = 1.0f;
     std::uint32_t top_k = 0;  ///< from 1 to sample_most; with a temperature of 0 it does not matter
 };
 
-/// As ops::sampler::sample for every row of logits, on device memory: the token, or -1 where that has an error or a draw's top_k
-/// is out of range. draws: [logits.rows()]. Sums are in double and in the sampler's order, so tokens are its tokens as far as
-/// both sides' exp agree.
+/// As ops::sampler::sample without min-p for every row of logits, on device memory: the token, or -1 where that has an error or
+/// a draw's top_k is out of range. draws: [logits.rows()]. Sums are in double and in the sampler's order, so tokens are its
+/// tokens as far as both sides' exp agree.
 template <class Unit = void>
 [[nodiscard]] cudaError_t sample(matrix_view<const float> logits, const sampling_draw* draws, std::int32_t* chosen,
                                  cudaStream_t stream);
