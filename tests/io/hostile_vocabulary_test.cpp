@@ -143,7 +143,7 @@ TEST_CASE("tokenizer.json: the same merges in both spellings, and settings that 
     expect_json(nlohmann::json::array(), "not an object");
 
     const std::string twice = R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"a":2},"merges":[]}})";
-    expect(io::tokenizer::from_tokenizer_json(twice), "'a' is in the vocabulary twice", errc::malformed_file);
+    expect(io::tokenizer::from_tokenizer_json(twice), "key 'model.vocab.a' is there twice", errc::malformed_file);
     const std::string deep = std::string(3'000'000, '[') + std::string(3'000'000, ']');
     expect(io::tokenizer::from_tokenizer_json(deep), "nested deeper", errc::malformed_file);
     expect(io::tokenizer::from_tokenizer_json(std::string(3'000'000, '[')), "tokenizer.json: ", errc::malformed_file);

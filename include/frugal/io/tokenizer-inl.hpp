@@ -310,23 +310,7 @@ private:
 }  // namespace detail
 
 inline result<tokenizer> tokenizer::from_tokenizer_json(std::string_view text, std::string_view config, const std::string& name) {
-    // The parsed tree keeps only the last of equal keys, so duplicates must be seen while it is parsed.
-    std::array<std::string, 3> path;
-    std::unordered_set<std::string> vocabulary;
-    std::string duplicate;
-    bool has_duplicate = false;
-    const auto watch = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& value) {
-        if (event != nlohmann::json::parse_event_t::key) return;
-        const auto* key = value.get_ptr<const std::string*>();
-        if (key == nullptr) return;
-        if (depth < 3) path[static_cast<std::size_t>(depth)] = *key;
-        if (depth == 3 && path[1] == "model" && path[2] == "vocab" && !has_duplicate && !vocabulary.insert(*key).second) {
-            has_duplicate = true;
-            duplicate = *key;
-        }
-    };
-    FRUGAL_TRY_ASSIGN(const nlohmann::json root, parse_json(text, name, watch));
-    if (has_duplicate) return fail(errc::malformed_file, name, ": token ", printable(duplicate), " is in the vocabulary twice");
+    FRUGAL_TRY_ASSIGN(const nlohmann::json root, parse_json(text, name));
     detail::tokenizer_json_reader reader(root, text.size(), name);
     FRUGAL_TRY(reader.read());
     auto& source = reader.source;
