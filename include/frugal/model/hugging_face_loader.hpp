@@ -1,12 +1,13 @@
 #pragma once
 /// Sizes and weights of a model from a Hugging Face checkpoint: config.json and safetensors (needs nlohmann/json).
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,12 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/io/json.hpp"
+#include "frugal/io/printable.hpp"
 #include "frugal/io/safetensors.hpp"
 #include "frugal/model/bind.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/gguf_loader.hpp"
+#include "frugal/model/hugging_face_settings.hpp"
 #include "frugal/model/tensor_source.hpp"
 #include "frugal/ops/ngram/hash.hpp"
 
@@ -25,7 +28,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-/// Tensors of a safetensors_file or safetensors_directory as a tensor_source.
+/// Tensors of a safetensors_file or safetensors_directory as a tensor_source. It remembers which were asked for.
 template <class Store>
 class hugging_face_source {
 public:
@@ -34,12 +37,15 @@ public:
     [[nodiscard]] result<std::optional<source_tensor>> find(const std::string& name) const {
         const io::safetensor* tensor = store_.find(name);
         if (tensor == nullptr) return std::optional<source_tensor>();
+        found_.insert(tensor->name);
         FRUGAL_TRY_ASSIGN(const quant::type_id type, io::quant_type_of(*tensor));
         return std::optional<source_tensor>(source_tensor{tensor->name, type, tensor->shape, tensor->bytes});
     }
+    [[nodiscard]] bool was_found(std::string_view name) const { return found_.contains(name); }
 
 private:
     const Store& store_;
+    mutable std::unordered_set<std::string_view> found_;  // views into the store
 };
 
 /// The prefix before "layers.0.…": text-only checkpoints say "model.", multimodal ones "model.language_model.".
@@ -51,48 +57,6 @@ template <class Store>
 }
 
 namespace detail {
-
-/// Typed access to config.json: every wrong type and missing key is an error with the key's name.
-class json_config {
-public:
-    json_config(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
-
-    [[nodiscard]] bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
-    [[nodiscard]] const nlohmann::json& at(const char* key) const { return object_[key]; }
-    [[nodiscard]] error wrong(const char* key, const char* wanted) const {
-        return fail(errc::malformed_file, file_, ": \"", key, "\" is not ", wanted);
-    }
-
-    [[nodiscard]] status size(const char* key, std::size_t& out) const {
-        if (!has(key)) return fail(errc::not_found, file_, ": \"", key, "\" is missing");
-        if (!object_[key].is_number_unsigned()) return wrong(key, "a whole number from 0 up");
-        out = object_[key].get<std::size_t>();
-        if (out > 0xFFFFFFFFu) return wrong(key, "below 2^32");
-        return {};
-    }
-    [[nodiscard]] status size_or(const char* key, std::size_t fallback, std::size_t& out) const {
-        out = fallback;
-        return has(key) ? size(key, out) : status();
-    }
-    [[nodiscard]] status number(const char* key, float& out) const {
-        if (!has(key)) return fail(errc::not_found, file_, ": \"", key, "\" is missing");
-        if (!object_[key].is_number()) return wrong(key, "a number");
-        out = object_[key].get<float>();
-        return {};
-    }
-    [[nodiscard]] status sizes(const char* key, std::vector<std::size_t>& out) const {
-        if (!has(key) || !object_[key].is_array()) return wrong(key, "a list");
-        for (const auto& item : object_[key]) {
-            if (!item.is_number_unsigned() || item.get<std::uint64_t>() > 0xFFFFFFFFu) return wrong(key, "a list of sizes");
-            out.push_back(item.get<std::size_t>());
-        }
-        return {};
-    }
-
-private:
-    const nlohmann::json& object_;
-    std::string file_;
-};
 
 /// The i64 constants of an n-gram module must be the derived ones, where the checkpoint stores them.
 template <class Store>
@@ -108,30 +72,78 @@ template <class Store>
     return {};
 }
 
+[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor& tensor) noexcept { return tensor; }
+[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor* tensor) noexcept { return *tensor; }
+
+/// Every tensor of the trunk's layers must have been read, and no other module may have a bias: left out, it would be missing
+/// from the numbers. The rest may hold anything: vision towers, prediction heads, layers after the trunk.
+template <class Store>
+[[nodiscard]] status check_all_read(const Store& store, const hugging_face_source<Store>& source, const std::string& prefix,
+                                    std::size_t layers) {
+    // Derived here from the configuration; a table of an older layout.
+    constexpr std::string_view derived[] = {".ple_embedding.layer_multipliers", ".ple_embedding.ngram_heads_offsets",
+                                            ".ple_embedding.ngram_heads_vocab_sizes", ".ple_embedding.token_lookup",
+                                            ".rotary_emb.inv_freq"};
+    const std::string trunk = prefix + "layers.";
+    for (const auto& item : store.tensors()) {
+        const std::string& name = as_tensor(item).name;
+        if (source.was_found(name) || std::any_of(std::begin(derived), std::end(derived),
+                                                  [&](std::string_view end) { return name.ends_with(end); }))
+            continue;
+        bool counts = name == "lm_head.bias" || name == prefix + "norm.bias" || name == prefix + "embed_tokens.bias";
+        if (name.starts_with(trunk)) {
+            std::size_t layer = 0, digits = 0;
+            for (std::size_t i = trunk.size(); i < name.size() && name[i] >= '0' && name[i] <= '9' && digits < 9; ++i, ++digits)
+                layer = layer * 10 + static_cast<std::size_t>(name[i] - '0');
+            counts = digits != 0 && layer < layers;
+        }
+        if (counts)
+            return fail(errc::unsupported, "tensor ", io::printable(name),
+                        " is not one that this model reads; without it, it would be another model");
+    }
+    return {};
+}
+
 }  // namespace detail
 
-/// Reads the sizes from the text of config.json; `store` is asked for shapes and stored hash constants.
-/// Errors: malformed_file, not_found, unsupported, with the key's name.
+/// Reads the sizes from the text of config.json; `store` is asked for shapes, stored hash constants, the head, and, if it is a
+/// directory, for the stop tokens of generation_config.json. A head that is neither there nor tied is an error; where
+/// "tie_word_embeddings" is true and a head is there too, the head counts, as in transformers.
+/// Errors: malformed_file, not_found, unsupported (also a setting that is not known, see hugging_face_settings.hpp), with the
+/// key's name.
 template <class Store>
 [[nodiscard]] result<config> read_config(std::string_view config_json, const Store& store, const load_options& options = {}) {
     const std::string file = "config.json";
     FRUGAL_TRY_ASSIGN(const nlohmann::json root, io::parse_json(config_json, file));
     if (!root.is_object()) return fail(errc::malformed_file, file, ": not an object");
-    const bool nested = root.contains("text_config") && root["text_config"].is_object();
+    const detail::json_config outer(root, file);
+    const bool nested = outer.has("text_config");
+    if (nested && !root["text_config"].is_object()) return outer.wrong("text_config", "an object");
     const nlohmann::json& text = nested ? root["text_config"] : root;
     const detail::json_config in(text, file);
 
     config c;
-    if (!in.has("model_type") || !in.at("model_type").is_string()) return in.wrong("model_type", "a string");
-    const std::string type = in.at("model_type").get<std::string>();
-    if (type == "qwen3_5_text" || type == "qwen3_5")
+    const detail::json_config& named = in.has("model_type") ? in : outer;
+    if (!named.has("model_type") || !named.at("model_type").is_string()) return named.wrong("model_type", "a string");
+    const std::string type = named.at("model_type").get<std::string>();
+    unsigned architecture = 0;
+    if (type == "qwen3_5_text" || type == "qwen3_5") {
         c.architecture = std::string(qwen35::name);
-    else if (type == "qwen3_5_moe_text" || type == "qwen3_5_moe")
+        architecture = detail::setting_of_qwen35;
+    } else if (type == "qwen3_5_moe_text" || type == "qwen3_5_moe") {
         c.architecture = std::string(qwen35moe::name);
-    else if (type == "qwen4_exp_text" || type == "qwen4_exp")
+        architecture = detail::setting_of_qwen35moe;
+    } else if (type == "qwen4_exp_text" || type == "qwen4_exp") {
         c.architecture = std::string(qwen4exp<>::name);
-    else
+        architecture = detail::setting_of_qwen4exp;
+    } else {
         return fail(errc::unsupported, file, ": model type \"", type, "\" is not one of qwen3_5, qwen3_5_moe, qwen4_exp");
+    }
+    FRUGAL_TRY(detail::check_settings(in, nested ? "text_config." : "", architecture));
+    if (nested) FRUGAL_TRY(detail::check_settings(outer, "", architecture, &text));
+    const bool sparse = architecture == detail::setting_of_qwen4exp;
+    if (sparse && !in.has("output_gate_type"))
+        return fail(errc::unsupported, file, ": \"output_gate_type\" is missing, which means silu; only \"sigmoid\" is computed");
 
     std::size_t layers = 0, interval = 0;
     FRUGAL_TRY(in.size("vocab_size", c.vocabulary));
@@ -149,14 +161,15 @@ template <class Store>
     FRUGAL_TRY(in.size("linear_value_head_dim", c.value_dim));
     FRUGAL_TRY(in.size("linear_conv_kernel_dim", c.conv_kernel));
 
-    if (in.has("layer_types")) {
+    if (in.has("layer_types")) {  // goes before full_attention_interval, as in transformers
         if (!in.at("layer_types").is_array() || in.at("layer_types").size() != layers)
             return in.wrong("layer_types", "a list with one entry a layer");
         for (const auto& entry : in.at("layer_types")) {
             const std::string kind = entry.is_string() ? entry.get<std::string>() : std::string();
             if (kind == "linear_attention")
                 c.layers.push_back(layer_kind::gdn);
-            else if (kind == "full_attention" || kind == "indexed_attention" || kind == "qwen_sparse_attention")
+            else if (kind == "full_attention" || (sparse && (kind == "indexed_attention" || kind == "qwen_sparse_attention" ||
+                                                             kind == "deepseek_sparse_attention")))
                 c.layers.push_back(layer_kind::attention);
             else
                 return fail(errc::unsupported, file, ": layer type \"", kind, "\"");
@@ -168,18 +181,7 @@ template <class Store>
             c.layers.push_back((i + 1) % interval == 0 ? layer_kind::attention : layer_kind::gdn);
     }
 
-    // Rotary parameters lie in an object of their own in current checkpoints, beside the sizes in older ones.
-    const bool own = in.has("rope_parameters") && in.at("rope_parameters").is_object();
-    const detail::json_config rope(own ? in.at("rope_parameters") : text, file);
-    FRUGAL_TRY(rope.number("rope_theta", c.rope_theta));
-    float factor = 1;
-    FRUGAL_TRY(rope.number("partial_rotary_factor", factor));
-    if (!(factor > 0 && factor <= 1)) return rope.wrong("partial_rotary_factor", "above 0 and at most 1");
-    c.rotary_dim = static_cast<std::size_t>(static_cast<float>(c.head_dim) * factor);
-    std::vector<std::size_t> sections;
-    if (rope.has("mrope_section")) FRUGAL_TRY(rope.sizes("mrope_section", sections));
-    sections.resize(3, 0);
-    for (std::size_t i = 0; i < 3; ++i) c.rope_sections[i] = static_cast<int>(sections[i] & 0xFFFF);
+    FRUGAL_TRY(detail::read_rope(in, c));
 
     if (c.architecture == qwen35::name) {
         FRUGAL_TRY(in.size("intermediate_size", c.intermediate));
@@ -194,15 +196,30 @@ template <class Store>
             if (c.architecture == qwen4exp<>::name) c.renormalise_experts = in.at("norm_topk_prob").get<bool>();
         }
     }
-    if (in.has("eos_token_id")) {
-        const auto& eos = in.at("eos_token_id");
-        const nlohmann::json list = eos.is_array() ? eos : nlohmann::json::array({eos});
-        for (const auto& id : list) {
-            if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7FFFFFFF) return in.wrong("eos_token_id", "a token id");
-            c.eos.push_back(id.get<std::int32_t>());
+    // Qwen4-Exp starts n-gram contexts with the text model's own; generation ends at all of them.
+    FRUGAL_TRY(in.token_ids("eos_token_id", c.eos));
+    const std::optional<std::int32_t> context_start = c.eos.empty() ? std::nullopt : std::optional(c.eos.front());
+    FRUGAL_TRY(outer.token_ids("eos_token_id", c.eos));
+    if constexpr (requires { store.read_text("generation_config.json"); }) {
+        const std::string generation = "generation_config.json";
+        const auto words = store.read_text(generation);
+        if (!words && words.error().code != errc::not_found) return words.error();
+        if (words) {
+            FRUGAL_TRY_ASSIGN(const nlohmann::json settings, io::parse_json(*words, generation));
+            if (!settings.is_object()) return fail(errc::malformed_file, generation, ": not an object");
+            FRUGAL_TRY(detail::json_config(settings, generation).token_ids("eos_token_id", c.eos));
         }
     }
-    if (c.architecture != qwen4exp<>::name) return c;
+    bool tied = false;
+    for (const auto* level : {&outer, &in}) {
+        bool here = false;
+        FRUGAL_TRY(level->flag_if("tie_word_embeddings", here));
+        tied = tied || here;
+    }
+    if (!tied && store.find("lm_head.weight") == nullptr)
+        return fail(errc::not_found, "tensor lm_head.weight is missing from the file, and ", file,
+                    " does not say that the embedding takes its place (\"tie_word_embeddings\": true)");
+    if (!sparse) return c;
 
     std::size_t ratio = 0;
     FRUGAL_TRY(in.size("hc_count", c.streams));
@@ -214,12 +231,16 @@ template <class Store>
     c.qsa_ratios.assign(layers, 0);
     for (std::size_t i = 0; i < layers; ++i)
         if (c.layers[i] == layer_kind::attention) c.qsa_ratios[i] = ratio;
+    if (ratio != 0 && c.index_budget % ratio != 0)
+        return fail(errc::malformed_file, file, ": \"indexer_budget\" ", c.index_budget, " is not whole blocks of ", ratio);
     FRUGAL_TRY(detail::settle_qsa_ratios(c, true, options.qsa_ratio));
 
     if (!in.has("ple_layer_ids")) return c;
     std::vector<std::size_t> ids;  // counted from 1
     FRUGAL_TRY(in.sizes("ple_layer_ids", ids));
     if (ids.empty()) return c;
+    std::sort(ids.begin(), ids.end());  // modules are numbered by layer, as in transformers
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     std::size_t ngram_size = 0, heads_per_ngram = 0, embedded = 0, base = 0, seed = 0;
     FRUGAL_TRY(in.size("ngram_size", ngram_size));
     FRUGAL_TRY(in.size("heads_per_ngram", heads_per_ngram));
@@ -232,7 +253,7 @@ template <class Store>
     if (heads == 0 || embedded % heads != 0)
         return fail(errc::malformed_file, file, ": \"ple_embed_dim\" ", embedded, " is not ", heads, " rows");
     c.ngram_row = embedded / heads;
-    if (c.eos.empty()) return fail(errc::not_found, file, ": \"eos_token_id\" is missing, which n-gram contexts start with");
+    if (!context_start) return fail(errc::not_found, file, ": \"eos_token_id\" is missing, which n-gram contexts start with");
     const auto names = hugging_face_names(store);
     for (std::size_t i = 0; i < ids.size(); ++i) {
         if (ids[i] == 0 || ids[i] > layers) return in.wrong("ple_layer_ids", "a list of layers counted from 1");
@@ -240,7 +261,7 @@ template <class Store>
         parameters.ngram_size = ngram_size;
         parameters.heads_per_ngram = heads_per_ngram;
         parameters.vocabulary = static_cast<std::int64_t>(c.vocabulary);
-        parameters.eos = c.eos.front();  // of a list, transformers takes the first
+        parameters.eos = *context_start;  // of a list, transformers takes the first
         parameters.base = base;
         parameters.seed = seed;
         parameters.module = i;
@@ -256,11 +277,15 @@ template <class Store>
     return c;
 }
 
-/// Binds a checkpoint's tensors. The store must outlive the weights.
+/// Binds a checkpoint's tensors. The store must outlive the weights. Errors: those of bind, and unsupported for a tensor of the
+/// trunk that no part of the model reads, such as a bias.
 template <specification Spec, quant::format_list Formats, class Store>
 [[nodiscard]] result<weights> read_weights(const Store& store, const config& sizes, const load_options& options = {}) {
-    return bind<Spec, convention::hugging_face, Formats>(hugging_face_source<Store>(store), sizes, hugging_face_names(store),
-                                                         bind_options{options.check_tensors});
+    const hugging_face_source<Store> source(store);
+    const auto names = hugging_face_names(store);
+    auto out = bind<Spec, convention::hugging_face, Formats>(source, sizes, names, bind_options{options.check_tensors});
+    if (out) FRUGAL_TRY(detail::check_all_read(store, source, names.prefix, sizes.layers.size()));
+    return out;
 }
 
 }  // namespace model
