@@ -78,6 +78,23 @@ TEST_CASE("GGUF vocabularies") {
     expect_gguf(ends.text, "end-of-text id 256 is not in the vocabulary");
 }
 
+TEST_CASE("a token in front of or behind every text: named, and there") {
+    test::vocabulary good;
+    good.add("<|endoftext|>", 3);
+    const auto with = [&](std::uint64_t keys, const std::function<void(test::gguf_builder&)>& more) {
+        return good.gguf("qwen35", "gpt2", keys, more);
+    };
+    expect_gguf(with(1, [](auto& out) { out.value("tokenizer.ggml.add_bos_token", 7, std::uint8_t{1}); }),
+                "tokenizer.ggml.bos_token_id", errc::not_found);
+    expect_gguf(with(1, [](auto& out) { out.value("tokenizer.ggml.add_eos_token", 7, std::uint8_t{1}); }), "add_eos_token",
+                errc::unsupported);
+    const auto json = good.json(io::qwen35_pattern);
+    expect_json(json, "\"bos_token\"", errc::malformed_file, R"({"add_bos_token":true})");
+    expect_json(json, "'<s>'", errc::malformed_file, R"({"add_bos_token":true,"bos_token":"<s>"})");
+    expect_json(json, "add_bos_token", errc::malformed_file, R"({"add_bos_token":"yes"})");
+    expect_json(json, "add_eos_token", errc::unsupported, R"({"add_eos_token":true})");
+}
+
 TEST_CASE("unused tokens have no text and may repeat") {
     test::vocabulary vocabulary;
     const auto first = vocabulary.add("[PAD]", 5);
@@ -107,7 +124,7 @@ TEST_CASE("tokenizer.json: the same merges in both spellings, and settings that 
     CHECK(*made->encode("ab") == std::vector<std::int32_t>{pair});
     CHECK(made->is_eos(end));
     expect_json(good, "'<|nothing|>'", errc::malformed_file, R"({"eos_token":"<|nothing|>"})");
-    expect_json(good, "tokenizer_config.json: not valid JSON", errc::malformed_file, "{");
+    expect_json(good, "tokenizer_config.json: not valid JSON at line 1, column 2", errc::malformed_file, "{");
 
     const auto with = [&](const char* pointer, const nlohmann::json& value) {
         auto out = good;

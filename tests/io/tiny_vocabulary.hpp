@@ -1,6 +1,7 @@
 #pragma once
 /// Small vocabularies for tests: the 256 bytes, some merges, special tokens; as a GGUF file, a tokenizer.json, or parts.
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -28,13 +29,16 @@ struct vocabulary {
         merges.emplace_back(left, right);
         return add(left + right);
     }
-    std::string gguf(const std::string& pre = "qwen35", const std::string& model = "gpt2") const {
+    /// `more` adds `keys` further keys.
+    std::string gguf(const std::string& pre = "qwen35", const std::string& model = "gpt2", std::uint64_t keys = 0,
+                     const std::function<void(gguf_builder&)>& more = {}) const {
         gguf_builder out;
         std::vector<std::string> lines;
         for (const auto& [left, right] : merges) lines.push_back(left + " " + right);
-        out.header(0, 5).string_value("tokenizer.ggml.model", model).string_value("tokenizer.ggml.pre", pre);
+        out.header(0, 5 + keys).string_value("tokenizer.ggml.model", model).string_value("tokenizer.ggml.pre", pre);
         out.string_array("tokenizer.ggml.tokens", tokens).array("tokenizer.ggml.token_type", 5, types);
         out.string_array("tokenizer.ggml.merges", lines);
+        if (more) more(out);
         return out.text;
     }
     nlohmann::json json(std::string_view pattern) const {

@@ -148,6 +148,49 @@ TEST_CASE("special tokens: parsed on request, plain text otherwise, longest firs
     CHECK(made.encode("<think>", false)->size() == 7);
 }
 
+TEST_CASE("N10: generation ends at every id that any file names") {
+    test::vocabulary vocabulary;
+    const auto end = vocabulary.add("<|endoftext|>", 3), turn = vocabulary.add("<|im_end|>", 3), other = vocabulary.add("<stop>", 3);
+    const std::string text = vocabulary.gguf("qwen35", "gpt2", 2, [&](test::gguf_builder& out) {
+        out.value("tokenizer.ggml.eos_token_id", 4, std::uint32_t{10}).value("tokenizer.ggml.eot_token_id", 4, std::uint32_t{20});
+    });
+    auto tokenizer = from_text(text);
+    const auto all = [&] { return ids(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end()); };
+    CHECK(all() == ids{10, 20, end, turn});
+    CHECK_FALSE(tokenizer.is_eos(other));
+    tokenizer.also_end_at(ids{other, 10, 7, 5000});
+    CHECK(all() == ids{7, 10, 20, end, turn, other, 5000});
+    for (const auto id : all()) CHECK(tokenizer.is_eos(id));
+}
+
+TEST_CASE("N15: a first token that the file asks for stands in front of a prompt") {
+    test::vocabulary vocabulary;
+    const auto first = vocabulary.add("<s>", 3);
+    const auto check = [&](const io::tokenizer& tokenizer, bool asked) {
+        const auto plain = *tokenizer.encode("eight id");
+        CHECK(plain.size() == 8);
+        auto want = plain;
+        if (asked) want.insert(want.begin(), first);
+        CHECK(*tokenizer.encode_prompt("eight id") == want);
+        CHECK(*tokenizer.encode_prompt("") == (asked ? ids{first} : ids{}));
+    };
+    for (const bool asked : {true, false}) {
+        check(from_text(vocabulary.gguf("qwen35", "gpt2", 2,
+                                        [&](test::gguf_builder& out) {
+                                            out.value("tokenizer.ggml.bos_token_id", 4, static_cast<std::uint32_t>(first))
+                                                .value("tokenizer.ggml.add_bos_token", 7, std::uint8_t{asked});
+                                        })),
+              asked);
+        const auto json = vocabulary.json(io::qwen35_pattern).dump();
+        for (const char* token : {R"("<s>")", R"({"content":"<s>"})"}) {
+            const auto made = io::tokenizer::from_tokenizer_json(
+                json, std::string(R"({"add_bos_token":)") + (asked ? "true" : "false") + R"(,"bos_token":)" + token + "}");
+            REQUIRE(made.has_value());
+            check(*made, asked);
+        }
+    }
+}
+
 TEST_CASE("a tag that merges do make stays an ordinary token") {
     test::vocabulary vocabulary;
     vocabulary.merge("<", "b");

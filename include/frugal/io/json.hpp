@@ -116,7 +116,7 @@ private:
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.root);
     if (!builder.problem.empty()) return fail(errc::malformed_file, name, ": ", builder.problem);
     // At the end of the text the parser counts one byte more.
-    const std::size_t at = std::min(builder.bytes_read == 0 ? 0 : builder.bytes_read - 1, text.size());
+    const std::size_t at = (std::min)(builder.bytes_read == 0 ? 0 : builder.bytes_read - 1, text.size());
     const std::string_view rest = text.substr(at);
     std::string what = "the text ends too early";
     if (rest.starts_with("NaN") || rest.starts_with("Infinity"))

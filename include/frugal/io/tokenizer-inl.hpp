@@ -106,8 +106,7 @@ inline result<tokenizer> tokenizer::build(const tokenizer_source& source) {
     out.end_ids_ = source.end_ids;
     for (const std::string_view text : {"<|endoftext|>", "<|im_end|>"})
         if (const auto id = out.id_of(text); id && out.is_added(*id)) out.end_ids_.push_back(*id);
-    std::sort(out.end_ids_.begin(), out.end_ids_.end());
-    out.end_ids_.erase(std::unique(out.end_ids_.begin(), out.end_ids_.end()), out.end_ids_.end());
+    out.also_end_at({});  // in order, each once
     for (const auto id : out.end_ids_)
         if (!out.in_range(id)) return fail(errc::malformed_file, name, ": end-of-text id ", id, " is not in the vocabulary");
     out.first_id_ = source.first_id;
@@ -307,6 +306,14 @@ private:
     return text == nullptr ? std::string_view{} : std::string_view(*text);
 }
 
+/// A flag of tokenizer_config.json; false where it is not there.
+[[nodiscard]] inline result<bool> configured_flag(const nlohmann::json& config, const char* key) {
+    const auto found = config.is_object() ? config.find(key) : config.end();
+    if (found == config.end() || found->is_null()) return false;
+    if (!found->is_boolean()) return fail(errc::malformed_file, "tokenizer_config.json: \"", key, "\" is not true or false");
+    return found->get<bool>();
+}
+
 }  // namespace detail
 
 inline result<tokenizer> tokenizer::from_tokenizer_json(std::string_view text, std::string_view config, const std::string& name) {
@@ -316,12 +323,26 @@ inline result<tokenizer> tokenizer::from_tokenizer_json(std::string_view text, s
     auto& source = reader.source;
     if (!config.empty()) {
         FRUGAL_TRY_ASSIGN(const nlohmann::json settings, parse_json(config, "tokenizer_config.json"));
-        const auto end = detail::configured_token(settings, "eos_token");
-        for (std::size_t id = 0; id < source.tokens.size() && !end.empty(); ++id)
-            if (source.tokens[id].kind != token_kind::unused && source.tokens[id].text == end)
-                source.end_ids.push_back(static_cast<std::int32_t>(id));
-        if (!end.empty() && source.end_ids.empty())
-            return fail(errc::malformed_file, name, ": the vocabulary does not hold the end-of-text token ", printable(end));
+        const auto id_named = [&](std::string_view token, const char* what) -> result<std::int32_t> {
+            for (std::size_t id = 0; id < source.tokens.size(); ++id)
+                if (source.tokens[id].kind != token_kind::unused && source.tokens[id].text == token)
+                    return static_cast<std::int32_t>(id);
+            return fail(errc::malformed_file, name, ": the vocabulary does not hold the ", what, " token ", printable(token));
+        };
+        if (const auto end = detail::configured_token(settings, "eos_token"); !end.empty()) {
+            FRUGAL_TRY_ASSIGN(const std::int32_t id, id_named(end, "end-of-text"));
+            source.end_ids.push_back(id);
+        }
+        FRUGAL_TRY_ASSIGN(const bool prepend, detail::configured_flag(settings, "add_bos_token"));
+        if (prepend) {
+            const auto first = detail::configured_token(settings, "bos_token");
+            if (first.empty())
+                return fail(errc::malformed_file, "tokenizer_config.json: \"add_bos_token\" is true, but there is no \"bos_token\"");
+            FRUGAL_TRY_ASSIGN(source.first_id, id_named(first, "first"));
+        }
+        FRUGAL_TRY_ASSIGN(const bool append, detail::configured_flag(settings, "add_eos_token"));
+        if (append)
+            return fail(errc::unsupported, "tokenizer_config.json: \"add_eos_token\" is true; no token is put behind a text");
     }
     return build(source);
 }

@@ -111,16 +111,19 @@ public:
                 source.end_ids.push_back(id);
             }
         FRUGAL_TRY_ASSIGN(const bool prepend, file.boolean_or("tokenizer.ggml.add_bos_token", false));
-        if (prepend && file.has("tokenizer.ggml.bos_token_id")) {
+        if (prepend) {
             FRUGAL_TRY_ASSIGN(source.first_id, file.i32("tokenizer.ggml.bos_token_id"));
         }
+        FRUGAL_TRY_ASSIGN(const bool append, file.boolean_or("tokenizer.ggml.add_eos_token", false));
+        if (append) return fail(errc::unsupported, file.name(), ": tokenizer.ggml.add_eos_token is true; no token is put behind a text");
         return build(source);
     }
 
     /// Reads the text of a tokenizer.json of the Qwen families: model BPE, normalizer NFC or none, pre-tokenizer one Split by a
-    /// pattern then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token; empty if there
-    /// is none. Errors: malformed_file (see build; also not JSON, a duplicate in the vocabulary), unsupported (a setting that
-    /// this tokenizer does not follow: it is named, never ignored).
+    /// pattern then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token and says whether a
+    /// first token belongs in front of every text (add_bos_token); empty if there is none. Errors: malformed_file (see build; also
+    /// not JSON, a duplicate in the vocabulary), unsupported (a setting that this tokenizer does not follow: it is named, never
+    /// ignored).
     [[nodiscard]] static result<tokenizer> from_tokenizer_json(std::string_view text, std::string_view config = {},
                                                                const std::string& name = "tokenizer.json");
 
@@ -148,6 +151,13 @@ public:
         }
         FRUGAL_TRY(
             split_added(text, raw_added_, out, [&](std::string_view part) { return encode_plain(part, true, work, out); }));
+        return out;
+    }
+
+    /// Ids of a text that begins a sequence: first_id() in front, where the source wants one, then those of encode.
+    [[nodiscard]] result<std::vector<std::int32_t>> encode_prompt(std::string_view text, bool parse_special = true) const {
+        FRUGAL_TRY_ASSIGN(auto out, encode(text, parse_special));
+        if (first_id_) out.insert(out.begin(), *first_id_);
         return out;
     }
 
@@ -179,10 +189,17 @@ public:
         const auto kind = kind_of_id(id);
         return kind == token_kind::added || kind == token_kind::special;
     }
-    /// Ids at which generation ends, ascending: those the source names, <|endoftext|> and <|im_end|>.
+    /// Lets generation end at these ids too: those of a model's configuration (model::config::eos), which need not be in the
+    /// vocabulary. Part of loading; not to be called while another thread uses the tokenizer.
+    void also_end_at(std::span<const std::int32_t> ids) {
+        end_ids_.insert(end_ids_.end(), ids.begin(), ids.end());
+        std::sort(end_ids_.begin(), end_ids_.end());
+        end_ids_.erase(std::unique(end_ids_.begin(), end_ids_.end()), end_ids_.end());
+    }
+    /// Ids at which generation ends, ascending: those the source names, <|endoftext|> and <|im_end|>, those of also_end_at.
     [[nodiscard]] std::span<const std::int32_t> eos_ids() const noexcept { return end_ids_; }
     [[nodiscard]] bool is_eos(std::int32_t id) const noexcept { return std::binary_search(end_ids_.begin(), end_ids_.end(), id); }
-    /// An id that the source wants in front of every text; Qwen has none. `encode` leaves it to the caller.
+    /// An id that the source wants in front of every text (see encode_prompt); Qwen has none.
     [[nodiscard]] std::optional<std::int32_t> first_id() const noexcept { return first_id_; }
     /// Ids are 0 … size() - 1. A model may have more rows than that.
     [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
