@@ -10,10 +10,13 @@ namespace attention {
 using reuse::batch;
 using reuse::check_sequence;
 using reuse::is_one_of;
+using reuse::parsing_state;
+using reuse::read_length;
 using reuse::rope_position;
 using reuse::segment;
 using reuse::sequence_id;
 using reuse::sequence_state;
+using reuse::tokens_of;
 using reuse::validate;
 
 }  // namespace attention

@@ -29,6 +29,8 @@ public:
     /// One sequence as it was.
     struct snapshot_type {
         store_type keys, values;
+        /// Tokens that the sequence held.
+        [[nodiscard]] std::size_t length() const noexcept { return keys.size(); }
     };
 
     /// Errors: invalid_argument (a size of 0, heads that a quantised format's blocks do not fill, or more tokens than 32 bits can
@@ -130,30 +132,29 @@ public:
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check(s));
-        FRUGAL_TRY_ASSIGN(auto saved, parse(in));
-        at(s) = std::move(saved);
-        return {};
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
     }
     /// Reads a saved sequence without touching the cache. Errors: malformed_file, shape_mismatch (another scalar type or
     /// other sizes), context_overflow, out_of_memory.
     [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
         std::uint32_t tag = 0, code = 0;
-        std::uint64_t kv_heads = 0, head_dim = 0, tokens = 0;
+        std::uint64_t kv_heads = 0, head_dim = 0;
         FRUGAL_TRY(in.read(tag));
         FRUGAL_TRY(in.read(code));
         FRUGAL_TRY(in.read(kv_heads));
         FRUGAL_TRY(in.read(head_dim));
-        FRUGAL_TRY(in.read(tokens));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a key-value cache");
         if (code != scalar_code<Scalar>() || kv_heads != kv_heads_ || head_dim != head_dim_)
             return fail(errc::shape_mismatch, "saved key-value cache of ", kv_heads, " heads of ", head_dim, " features",
                         code == scalar_code<Scalar>() ? "" : " of another type", ", not ", kv_heads_, " of ", head_dim_, " as ",
                         scalar_name<Scalar>);
+        FRUGAL_TRY_ASSIGN(const std::size_t tokens, read_length(in));
         if (tokens > max_tokens_)
             return fail(errc::context_overflow, "saved sequence of ", tokens, " tokens is beyond the ", max_tokens_,
                         " that a sequence may hold");
-        FRUGAL_TRY_ASSIGN(auto keys, store_type::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
-        FRUGAL_TRY_ASSIGN(auto values, store_type::load(in, kv_heads_ * head_dim_, static_cast<std::size_t>(tokens)));
+        FRUGAL_TRY_ASSIGN(auto keys, store_type::load(in, kv_heads_ * head_dim_, tokens));
+        FRUGAL_TRY_ASSIGN(auto values, store_type::load(in, kv_heads_ * head_dim_, tokens));
         return snapshot_type{std::move(keys), std::move(values)};
     }
     /// Whether a snapshot could be restored here. Errors: shape_mismatch, context_overflow.
@@ -161,6 +162,8 @@ public:
         if (from.keys.width() != kv_heads_ * head_dim_ || from.values.width() != from.keys.width())
             return fail(errc::shape_mismatch, "snapshot of a key-value cache with ", from.keys.width(), " scalars a token, not ",
                         kv_heads_ * head_dim_);
+        if (from.values.size() != from.keys.size())
+            return fail(errc::shape_mismatch, "snapshot of ", from.keys.size(), " keys and ", from.values.size(), " values");
         if (from.keys.size() > max_tokens_)
             return fail(errc::context_overflow, "snapshot of ", from.keys.size(), " tokens is beyond the ", max_tokens_,
                         " that a sequence may hold");
@@ -185,8 +188,8 @@ private:
 
 using kv_cache = basic_kv_cache<float>;
 
-static_assert(sequence_state<basic_kv_cache<float>> && sequence_state<basic_kv_cache<half>> &&
-                  sequence_state<basic_kv_cache<bfloat16>> && sequence_state<basic_kv_cache<quant::q8_0>>,
+static_assert(parsing_state<basic_kv_cache<float>> && parsing_state<basic_kv_cache<half>> &&
+                  parsing_state<basic_kv_cache<bfloat16>> && parsing_state<basic_kv_cache<quant::q8_0>>,
               "frugal: the key-value cache must offer every operation of a sequence state");
 
 }  // namespace attention

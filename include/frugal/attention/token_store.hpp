@@ -139,8 +139,8 @@ public:
     void save(byte_writer& out) const {
         for (std::size_t r = first_; r < size_; ++r) out.write_span(std::span<const Scalar>(row(r), width_));
     }
-    /// A store of rows `first` … `size` - 1 as saved. The bytes left are checked before memory is taken for rows; `first` is
-    /// the caller's to check.
+    /// A store of rows `first` … `size` - 1 as saved; those before count as dropped. The bytes left are checked before memory is
+    /// taken for rows; what `size` may be is the caller's to check.
     [[nodiscard]] static result<token_store> load(byte_reader& in, std::size_t width, std::size_t size, std::size_t first = 0) {
         const std::size_t row_bytes = sizeof(std::uint64_t) + width * sizeof(Scalar);
         if (size < first || size - first > in.remaining() / row_bytes)
@@ -148,8 +148,10 @@ public:
                         " bytes each, ends after ", in.remaining(), " bytes");
         token_store out(width);
         out.size_ = out.first_ = first;
-        out.chunks_.resize(first >> chunk_shift);
-        out.starts_.resize(first >> chunk_shift);
+        // A chunk for every row there has been, also for one that was dropped from a chunk of which nothing is left: copies take
+        // so many.
+        out.chunks_.resize(chunks_for(first));
+        out.starts_.resize(chunks_for(first));
         FRUGAL_TRY(out.reserve(size - first));
         for (std::size_t r = first; r < size; ++r) FRUGAL_TRY(in.read_span(std::span<Scalar>(out.reserved_row(r), width)));
         out.commit(size - first);
@@ -157,6 +159,9 @@ public:
     }
 
 private:
+    [[nodiscard]] static constexpr std::size_t chunks_for(std::size_t rows) noexcept {
+        return (rows >> chunk_shift) + ((rows & (chunk_rows - 1)) != 0 ? 1 : 0);
+    }
     [[nodiscard]] result<std::shared_ptr<Scalar>> make_chunk() {
         if (arena_ == nullptr) arena_ = std::make_shared<chunk_arena>(chunk_rows * width_ * sizeof(Scalar));
         FRUGAL_TRY_ASSIGN(const auto memory, arena_->take());
@@ -164,16 +169,16 @@ private:
     }
     /// Takes the chunks of `other` that hold rows; spare ones stay with it.
     void share(const token_store& other) {
-        const auto held = static_cast<std::ptrdiff_t>((other.size_ + chunk_rows - 1) >> chunk_shift);
+        const auto held = static_cast<std::ptrdiff_t>(chunks_for(other.size_));
         arena_ = other.arena_;
         chunks_.assign(other.chunks_.begin(), other.chunks_.begin() + held);
         starts_.assign(other.starts_.begin(), other.starts_.begin() + held);
     }
 
     std::size_t width_ = 0, size_ = 0, first_ = 0;
-    std::shared_ptr<chunk_arena> arena_;  // null until the first chunk
-    std::vector<std::shared_ptr<Scalar>> chunks_;
-    std::vector<const Scalar*> starts_;
+    std::shared_ptr<chunk_arena> arena_;           // null until the first chunk
+    std::vector<std::shared_ptr<Scalar>> chunks_;  // at least chunks_for(size_); null where all rows are dropped
+    std::vector<const Scalar*> starts_;            // of the chunks
 };
 
 }  // namespace attention

@@ -152,17 +152,27 @@ public:
     }
     [[nodiscard]] status load(attention::sequence_id s, byte_reader& reader) {
         FRUGAL_TRY(check(s));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(reader));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the state. Errors: malformed_file (also a token outside the vocabulary, or
+    /// anything where no token has been), shape_mismatch (other sizes).
+    [[nodiscard]] result<ngram_snapshot> parse(byte_reader& reader) const {
         ngram_snapshot from{0, std::vector<std::int64_t>(context_), std::vector<float>(history_ * channels_)};
-        std::uint64_t length = 0;
-        FRUGAL_TRY(reader.read(length));
+        FRUGAL_TRY_ASSIGN(from.length, attention::read_length(reader));
         FRUGAL_TRY(reader.read_span(std::span<std::int64_t>(from.tokens)));
         FRUGAL_TRY(reader.read_span(std::span<float>(from.history)));
-        if (length > (std::uint64_t{1} << 48)) return fail(errc::malformed_file, "saved n-gram state of ", length, " tokens");
         for (const std::int64_t t : from.tokens)
             if (t < 0 || t >= vocabulary_)
                 return fail(errc::malformed_file, "saved token ", t, " is not in the vocabulary of ", vocabulary_);
-        from.length = static_cast<std::size_t>(length);
-        return restore(s, from);
+        const std::size_t before = context_ - std::min(context_, from.length);  // places before the first token
+        const std::size_t rows_before = history_ - std::min(history_, from.length);
+        if (std::any_of(from.tokens.begin(), from.tokens.begin() + static_cast<std::ptrdiff_t>(before),
+                        [&](std::int64_t t) { return t != eos_; }) ||
+            std::any_of(from.history.begin(), from.history.begin() + static_cast<std::ptrdiff_t>(rows_before * channels_),
+                        [](float value) { return value != 0; }))
+            return fail(errc::malformed_file, "saved n-gram state of ", from.length, " tokens holds more of them");
+        return from;
     }
 
     // For the layer's forward pass; preconditions: the sequence exists, sizes fit.
@@ -227,7 +237,7 @@ private:
     std::vector<sequence> sequences_;
 };
 
-static_assert(attention::sequence_state<ngram_state>);
+static_assert(attention::parsing_state<ngram_state>);
 
 }  // namespace layer
 

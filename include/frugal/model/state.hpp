@@ -17,8 +17,8 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// Several kinds of sequence states that move together: an operation succeeds on all of them or changes none.
-/// Models attention::sequence_state. `Part...` are the kinds; each may occur any number of times (once a layer).
-template <attention::sequence_state... Part>
+/// Models attention::parsing_state. `Part...` are the kinds; each may occur any number of times (once a layer).
+template <attention::parsing_state... Part>
 class combined_state {
     using parts_type = std::tuple<std::vector<Part>...>;
 
@@ -38,7 +38,9 @@ public:
 
     [[nodiscard]] std::size_t sequences() const noexcept { return sequences_.size(); }
     /// Tokens held by a sequence.
-    [[nodiscard]] std::size_t length(sequence_id s) const noexcept { return sequences_[index(s)].length; }
+    [[nodiscard]] std::size_t length(sequence_id s) const noexcept {
+        return attention::is_one_of(s, sequences()) ? sequences_[index(s)].length : 0;
+    }
 
     /// All states of one kind, in the order of their layers.
     template <class P>
@@ -63,7 +65,7 @@ public:
         return take(s);
     }
 
-    /// Errors leave the sequence as it was.
+    /// Errors leave the sequence as it was, but for checkpoints: these may be gone.
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& snapshot) {
         FRUGAL_TRY(check_range(s));
         if (snapshot.model != model_ || !fits(snapshot, std::index_sequence_for<Part...>{}))
@@ -120,25 +122,38 @@ public:
         sequences_[index(s)] = {};
     }
 
+    /// A sequence that is no longer usable is saved as bytes that no load accepts.
     void save(sequence_id s, byte_writer& out) const {
         out.write(magic);
         out.write(model_);
-        out.write(static_cast<std::uint64_t>(length(s)));
+        out.write(check(s) ? static_cast<std::uint64_t>(length(s)) : ~std::uint64_t{0});
         std::apply([&](const auto&... kind) { (save_all(kind, s, out), ...); }, parts_);
     }
-
     /// Errors leave the sequence as it was.
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check_range(s));
-        FRUGAL_TRY_ASSIGN(const auto before, take(s));
-        std::uint64_t tokens = 0;
-        status done = read_all(s, in, tokens);
-        if (!done) {
-            if (status undone = put(s, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(s)].broken = true;
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        if (status done = put(s, saved, std::index_sequence_for<Part...>{}); !done) {
+            sequences_[index(s)].broken = true;
             return done;
         }
-        sequences_[index(s)] = {static_cast<std::size_t>(tokens), no_draft_mark, false};
+        sequences_[index(s)] = {saved.length, no_draft_mark, false};
         return {};
+    }
+    /// Reads a saved sequence without touching the state. Errors: malformed_file (also layers that disagree), shape_mismatch,
+    /// context_overflow, out_of_memory.
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
+        snapshot_type out;
+        std::uint64_t found = 0;
+        FRUGAL_TRY(in.read(found));
+        if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved sequence state");
+        FRUGAL_TRY(in.read(out.model));
+        if (out.model != model_)
+            return fail(errc::shape_mismatch,
+                        "the saved state belongs to another model: architecture, head order or sizes differ");
+        FRUGAL_TRY_ASSIGN(out.length, attention::read_length(in));
+        FRUGAL_TRY(parse_kinds(in, out, std::index_sequence_for<Part...>{}));
+        return out;
     }
 
     /// From now on, tokens of this sequence are drafts: `accept` keeps some of them and undoes the rest.
@@ -228,32 +243,29 @@ private:
         for (const P& part : kind) part.save(s, out);
     }
 
-    [[nodiscard]] status read_all(sequence_id s, byte_reader& in, std::uint64_t& tokens) {
-        std::uint64_t found = 0;
-        FRUGAL_TRY(in.read(found));
-        if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved sequence state");
-        FRUGAL_TRY(in.read(found));
-        if (found != model_)
-            return fail(errc::shape_mismatch,
-                        "the saved state belongs to another model: architecture, head order or sizes differ");
-        FRUGAL_TRY(in.read(tokens));
-        status out;
-        const auto kind = [&](auto& list) {
+    template <std::size_t... I>
+    [[nodiscard]] status parse_kinds(byte_reader& in, snapshot_type& out, std::index_sequence<I...>) const {
+        status done;
+        const auto kind = [&](const auto& list, auto& snapshots) {
             std::uint64_t count = 0;
-            if (out) out = in.read(count);
-            if (out && count != list.size())
-                out =
+            if (done) done = in.read(count);
+            if (done && count != list.size())
+                done =
                     fail(errc::shape_mismatch, "saved state has ", count, " layers of a kind where the model has ", list.size());
-            for (auto& part : list) {
-                if (!out) return;
-                out = part.load(s, in);
-                if (out && part.length(s) != tokens)
-                    out = fail(errc::malformed_file, "saved state disagrees with itself: ", part.length(s), " and ", tokens,
-                               " tokens");
+            for (const auto& part : list) {
+                if (!done) return;
+                auto one = part.parse(in);
+                if (!one)
+                    done = std::move(one).error();
+                else if (const std::size_t tokens = attention::tokens_of(*one); tokens != out.length)
+                    done =
+                        fail(errc::malformed_file, "saved state disagrees with itself: ", tokens, " and ", out.length, " tokens");
+                else
+                    snapshots.push_back(*std::move(one));
             }
         };
-        std::apply([&](auto&... list) { (kind(list), ...); }, parts_);
-        return out;
+        (kind(std::get<I>(parts_), std::get<I>(out.parts)), ...);
+        return done;
     }
 
     [[nodiscard]] result<snapshot_type> take(sequence_id s) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "frugal/core/error.hpp"
@@ -64,13 +65,37 @@ struct batch {
     return {};
 }
 
+/// More tokens than any sequence holds or any cache has ever taken: saved counters beyond this are not believed, so that none wraps.
+inline constexpr std::uint64_t most_counted = std::uint64_t{1} << 48;
+
+/// Reads how many tokens a saved sequence has. Errors: malformed_file (also more than most_counted).
+[[nodiscard]] inline result<std::size_t> read_length(byte_reader& in) {
+    std::uint64_t tokens = 0;
+    FRUGAL_TRY(in.read(tokens));
+    if (tokens > most_counted) return fail(errc::malformed_file, "saved sequence of ", tokens, " tokens");
+    return static_cast<std::size_t>(tokens);
+}
+
+/// Tokens of the sequence that a snapshot holds.
+template <class Snapshot>
+    requires requires(const Snapshot& from) { std::size_t{from.length}; } || requires(const Snapshot& from) {
+        from.length();
+    }
+[[nodiscard]] std::size_t tokens_of(const Snapshot& from) noexcept {
+    if constexpr (requires { from.length(); })
+        return from.length();
+    else
+        return from.length;
+}
+
 /// The complete set of operations of a sequence state (recurrent state, key-value cache, …). All are per sequence:
 /// - `reserve(s, n)`: makes room for n more tokens, or fails with nothing changed (context_overflow, out_of_memory);
 ///   after it a forward pass of n tokens cannot fail for want of room;
 /// - `snapshot` / `restore`: a value that holds the sequence as it is now;
 /// - `can_rollback(s, n)` / `rollback(s, n)`: undo the last n tokens, or fail with cannot_rollback and change nothing;
 /// - `copy(from, to)`: `to` becomes equal to `from`; `clear(s)`: as never used, whatever it held;
-/// - `save` / `load`: to and from bytes; a load that fails changes nothing (malformed_file, shape_mismatch).
+/// - `save` / `load`: to and from bytes; a load that fails changes nothing (malformed_file, shape_mismatch). Whatever the bytes
+///   say, a loaded sequence is one that appends and rollbacks could have made: nothing later can tell it from such a one.
 template <class S>
 concept sequence_state = requires(S& state, const S& constant, sequence_id s, std::size_t n,
                                   const typename S::snapshot_type& snapshot, byte_writer& writer, byte_reader& reader) {
@@ -85,6 +110,14 @@ concept sequence_state = requires(S& state, const S& constant, sequence_id s, st
     { state.clear(s) } -> std::same_as<void>;
     { constant.save(s, writer) } -> std::same_as<void>;
     { state.load(s, reader) } -> std::same_as<status>;
+};
+
+/// A state whose load is `restore(s, parse(bytes))`: `parse` reads and checks saved bytes with nothing changed, and its snapshots
+/// tell their tokens as a member `length`. Several such states load together or not at all (model::combined_state).
+template <class S>
+concept parsing_state = sequence_state<S> && requires(const S& constant, byte_reader& reader) {
+    { constant.parse(reader) } -> std::same_as<result<typename S::snapshot_type>>;
+    { tokens_of(std::declval<const typename S::snapshot_type&>()) } -> std::same_as<std::size_t>;
 };
 
 }  // namespace reuse

@@ -164,22 +164,25 @@ public:
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check(s));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the layout. Errors: malformed_file, shape_mismatch (another ratio).
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
         std::uint32_t tag = 0;
-        std::uint64_t ratio = 0, length = 0;
+        std::uint64_t ratio = 0;
         FRUGAL_TRY(in.read(tag));
         FRUGAL_TRY(in.read(ratio));
-        FRUGAL_TRY(in.read(length));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a QSA layout");
         if (ratio != ratio_.tokens())
             return fail(errc::shape_mismatch, "saved QSA layout has blocks of ", ratio, " tokens, not ", ratio_.tokens());
-        const std::uint64_t blocks = ratio_.begun_blocks(static_cast<std::size_t>(length));
+        FRUGAL_TRY_ASSIGN(const std::size_t length, read_length(in));
+        const std::size_t blocks = ratio_.begun_blocks(length);
         if (blocks > in.remaining() / sizeof(rope_position))
             return fail(errc::malformed_file, "saved QSA layout of ", length, " tokens ends early");
-        sequence fresh{static_cast<std::size_t>(length), std::vector<rope_position>(static_cast<std::size_t>(blocks))};
-        FRUGAL_TRY(in.read_span(std::span<rope_position>(fresh.first_positions)));
-        at(s) = std::move(fresh);
-        current_ = false;
-        return {};
+        snapshot_type out{ratio_.tokens(), length, std::vector<rope_position>(blocks)};
+        FRUGAL_TRY(in.read_span(std::span<rope_position>(out.first_positions)));
+        return out;
     }
 
 private:
@@ -205,7 +208,7 @@ private:
     bool current_ = false;  // rows_ are those of the latest change
 };
 
-static_assert(sequence_state<qsa_layout>, "frugal: the QSA layout must offer every operation of a sequence state");
+static_assert(parsing_state<qsa_layout>, "frugal: the QSA layout must offer every operation of a sequence state");
 
 }  // namespace reuse
 

@@ -35,7 +35,10 @@ namespace detail {
 /// Sets that are edited with their sequences: `upkeep::increment`.
 class edited_layouts {
 public:
-    using snapshot_type = std::vector<qsa_layout::snapshot_type>;
+    struct snapshot_type {
+        std::size_t length = 0;
+        std::vector<qsa_layout::snapshot_type> sets;
+    };
 
     edited_layouts(std::vector<qsa_layout> sets, std::size_t sequences) : sets_(std::move(sets)), sequences_(sequences) {}
 
@@ -56,18 +59,20 @@ public:
     }
     [[nodiscard]] result<snapshot_type> snapshot(sequence_id s) const {
         snapshot_type out;
+        out.length = length(s);
         for (const qsa_layout& set : sets_) {
             FRUGAL_TRY_ASSIGN(auto one, set.snapshot(s));
-            out.push_back(std::move(one));
+            out.sets.push_back(std::move(one));
         }
         return out;
     }
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& from) {
-        if (from.size() != sets_.size())
-            return fail(errc::shape_mismatch, "snapshot of ", from.size(), " QSA layouts, not ", sets_.size());
+        if (from.sets.size() != sets_.size())
+            return fail(errc::shape_mismatch, "snapshot of ", from.sets.size(), " QSA layouts, not ", sets_.size());
         for (std::size_t i = 0; i < sets_.size(); ++i)
-            if (from[i].ratio != sets_[i].ratio().tokens()) return fail(errc::shape_mismatch, "snapshot of other QSA ratios");
-        for (std::size_t i = 0; i < sets_.size(); ++i) FRUGAL_TRY(sets_[i].restore(s, from[i]));
+            if (from.sets[i].ratio != sets_[i].ratio().tokens())
+                return fail(errc::shape_mismatch, "snapshot of other QSA ratios");
+        for (std::size_t i = 0; i < sets_.size(); ++i) FRUGAL_TRY(sets_[i].restore(s, from.sets[i]));
         return {};
     }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept {
@@ -90,10 +95,21 @@ public:
         for (const qsa_layout& set : sets_) set.save(s, out);
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
-        std::vector<qsa_layout> fresh = sets_;
-        for (qsa_layout& set : fresh) FRUGAL_TRY(set.load(s, in));
-        sets_ = std::move(fresh);
-        return {};
+        FRUGAL_TRY(check_sequence(s, sequences_));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the layouts. Errors: as load(), malformed_file (sets that disagree).
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
+        snapshot_type out;
+        for (const qsa_layout& set : sets_) {
+            FRUGAL_TRY_ASSIGN(auto one, set.parse(in));
+            if (!out.sets.empty() && one.length != out.length)
+                return fail(errc::malformed_file, "saved QSA layouts of ", out.length, " and ", one.length, " tokens");
+            out.length = one.length;
+            out.sets.push_back(std::move(one));
+        }
+        return out;
     }
 
 protected:
@@ -110,6 +126,8 @@ public:
     struct snapshot_type {
         std::vector<std::size_t> ratios;
         token_history::snapshot_type tokens;
+        /// Tokens that the sequence held.
+        [[nodiscard]] std::size_t length() const noexcept { return tokens.length(); }
     };
 
     filled_layouts(std::vector<qsa_layout> sets, std::size_t sequences) : sets_(std::move(sets)), history_(sequences) {}
@@ -159,13 +177,20 @@ public:
         history_.save(s, out);
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
+        FRUGAL_TRY(check_sequence(s, sequences()));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the layouts. Errors: as load().
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
         for (const qsa_layout& set : sets_) {
             std::uint64_t ratio = 0;
             FRUGAL_TRY(in.read(ratio));
             if (ratio != set.ratio().tokens())
                 return fail(errc::shape_mismatch, "the saved QSA layouts have other ratios or were kept by another policy");
         }
-        return edited(history_.load(s, in));
+        FRUGAL_TRY_ASSIGN(auto tokens, history_.parse(in));
+        return snapshot_type{ratios(), std::move(tokens)};
     }
 
 protected:
@@ -251,8 +276,8 @@ public:
 
     /// append(tokens, counters): makes every set that of the batch. Errors: invalid_argument (nothing changed).
     using kept::append;
-    using kept::can_rollback, kept::clear, kept::copy, kept::length, kept::load, kept::reserve, kept::restore, kept::rollback,
-        kept::save, kept::sequences, kept::snapshot;
+    using kept::can_rollback, kept::clear, kept::copy, kept::length, kept::load, kept::parse, kept::reserve, kept::restore,
+        kept::rollback, kept::save, kept::sequences, kept::snapshot;
 
 private:
     qsa_layouts(std::vector<qsa_layout> sets, std::vector<std::size_t> set_of, std::size_t count)
@@ -261,8 +286,8 @@ private:
     std::vector<std::size_t> set_of_;
 };
 
-static_assert(sequence_state<qsa_layouts<incremental>> && sequence_state<qsa_layouts<memoised>> &&
-                  sequence_state<qsa_layouts<shared>> && sequence_state<qsa_layouts<per_layer>>,
+static_assert(parsing_state<qsa_layouts<incremental>> && parsing_state<qsa_layouts<memoised>> &&
+                  parsing_state<qsa_layouts<shared>> && parsing_state<qsa_layouts<per_layer>>,
               "frugal: QSA layouts must offer every operation of a sequence state");
 
 }  // namespace reuse

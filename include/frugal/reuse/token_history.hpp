@@ -25,6 +25,8 @@ public:
     struct snapshot_type {
         std::vector<rope_position> positions;
         history_version version = history_version::empty;
+        /// Tokens that the sequence held.
+        [[nodiscard]] std::size_t length() const noexcept { return positions.size(); }
     };
 
     explicit token_history(std::size_t sequences) : sequences_(sequences) {}
@@ -90,6 +92,11 @@ public:
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check(s));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence, which gets a version of its own. Errors: malformed_file.
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
         std::uint32_t tag = 0;
         FRUGAL_TRY(in.read(tag));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a history of tokens");
@@ -100,8 +107,7 @@ public:
             return fail(errc::malformed_file, "saved history of ", length, " tokens ends early");
         std::vector<rope_position> positions(static_cast<std::size_t>(length));
         FRUGAL_TRY(in.read_span(std::span<rope_position>(positions)));
-        at(s) = {std::move(positions), history_version{next_content_version()}};
-        return {};
+        return snapshot_type{std::move(positions), history_version{next_content_version()}};
     }
 
 private:
@@ -121,7 +127,7 @@ private:
     std::vector<sequence> sequences_;
 };
 
-static_assert(sequence_state<token_history>, "frugal: the history of tokens must offer every operation of a sequence state");
+static_assert(parsing_state<token_history>, "frugal: the history of tokens must offer every operation of a sequence state");
 
 }  // namespace reuse
 

@@ -202,7 +202,12 @@ public:
     /// Errors: invalid_argument, malformed_file, shape_mismatch (other layout, scalar or sizes), out_of_memory; nothing changed.
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check_sequence(s, sequences()));
-        std::uint64_t found = 0, length = 0;
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the state. Errors: as load().
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
+        std::uint64_t found = 0;
         std::uint32_t layout_code = 0, scalar = 0;
         FRUGAL_TRY(in.read(found));
         if (found != magic) return fail(errc::malformed_file, "these bytes are not a saved Gated DeltaNet state");
@@ -221,12 +226,10 @@ public:
                 return fail(errc::shape_mismatch, "saved state of ", saved[0], " key heads of ", saved[2], ", ", saved[1],
                             " value heads of ", saved[3], ", ", saved[4], " channels, ", saved[5],
                             " rows of history for a state of ", describe(shape_));
-        FRUGAL_TRY(in.read(length));
+        FRUGAL_TRY_ASSIGN(const std::size_t length, read_length(in));
         FRUGAL_TRY_ASSIGN(auto values, buffer<float>::allocate(shape_.floats()));
         FRUGAL_TRY(in.read_span(values.span()));
-        std::memcpy(entry(s), values.data(), values.size() * sizeof(float));
-        info(s) = {static_cast<std::size_t>(length), 0};
-        return {};
+        return snapshot_type(shape_, length, std::move(values));
     }
 
     /// The recurrent state of a sequence that exists, in `Layout`: [value heads][key dim][value dim] or its transpose.
@@ -322,7 +325,7 @@ private:
 
 using gdn_state = basic_gdn_state<>;
 
-static_assert(sequence_state<gdn_state> && sequence_state<basic_gdn_state<ops::state_layout::value_major>>);
+static_assert(parsing_state<gdn_state> && parsing_state<basic_gdn_state<ops::state_layout::value_major>>);
 
 }  // namespace attention
 

@@ -1,7 +1,9 @@
 #pragma once
 /// The indexer's keys in each precision.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -49,10 +51,19 @@ public:
         codes_.save(out);
         scales_.save(out);
     }
+    /// Errors: malformed_file (also what no key is encoded as: the sums of products count on that), shape_mismatch,
+    /// out_of_memory.
     [[nodiscard]] static result<scaled_token_store> load(byte_reader& in, std::size_t width, std::size_t size) {
         scaled_token_store out(width);
         FRUGAL_TRY_ASSIGN(out.codes_, token_store<std::int8_t>::load(in, width, size));
         FRUGAL_TRY_ASSIGN(out.scales_, token_store<float>::load(in, 1, size));
+        for (std::size_t r = 0; r < size; ++r) {
+            const std::int8_t* const codes = out.codes_.row(r);
+            const float scale = *out.scales_.row(r);
+            if (std::find(codes, codes + width, std::int8_t{-128}) != codes + width ||
+                !(scale != scale || (scale >= 0 && scale <= std::numeric_limits<float>::max())))
+                return fail(errc::malformed_file, "saved indexer key ", r, " is no key of 8 bits: its scale is ", scale);
+        }
         return out;
     }
 

@@ -43,6 +43,8 @@ public:
         typename basic_kv_cache<Scalar>::snapshot_type tokens;
         raw_key_store raw_keys;
         key_store block_keys;
+        /// Tokens that the sequence held.
+        [[nodiscard]] std::size_t length() const noexcept { return tokens.length(); }
     };
     /// A `raw_history` that keeps every raw key.
     static constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
@@ -90,7 +92,7 @@ public:
         tokens_.commit(s, tokens);
         at(s).raw.commit(tokens);
         at(s).blocks.commit(ratio_.complete_blocks(length + tokens) - ratio_.complete_blocks(length));
-        if (length + tokens > raw_history_) at(s).raw.drop_before(block_start(length + tokens - raw_history_));
+        limit_history(s);
     }
     /// What the kernels read; valid until the sequence's next reserve.
     [[nodiscard]] ops::key_value_view<Scalar> view(sequence_id s) const noexcept { return tokens_.view(s); }
@@ -112,11 +114,10 @@ public:
         return snapshot_type{ratio_.tokens(), std::move(tokens), at(s).raw, at(s).blocks};
     }
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& from) {
-        if (from.ratio != ratio_.tokens() || from.raw_keys.width() != index_dim_)
-            return fail(errc::shape_mismatch, "snapshot of indexer keys with ", from.raw_keys.width(), " features in blocks of ",
-                        from.ratio, ", not ", index_dim_, " in blocks of ", ratio_.tokens());
+        FRUGAL_TRY(check_fits(from));
         FRUGAL_TRY(tokens_.restore(s, from.tokens));
         at(s) = {from.raw_keys, from.block_keys};
+        limit_history(s);  // the snapshot may be that of a cache that keeps more
         return {};
     }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept {
@@ -157,27 +158,45 @@ public:
     }
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check_sequence(s, sequences()));
+        FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
+        return restore(s, saved);
+    }
+    /// Reads a saved sequence without touching the cache. The caches may differ in `raw_history`: what the one that saved had
+    /// dropped stays dropped, what this one does not keep goes when the sequence is restored. Errors: malformed_file,
+    /// shape_mismatch (another precision or other sizes), context_overflow, out_of_memory.
+    [[nodiscard]] result<snapshot_type> parse(byte_reader& in) const {
         std::uint32_t tag = 0, precision = 0;
-        std::uint64_t index_dim = 0, ratio = 0, raw_first = 0;
+        std::uint64_t index_dim = 0, ratio = 0;
         FRUGAL_TRY(in.read(tag));
         FRUGAL_TRY(in.read(precision));
         FRUGAL_TRY(in.read(index_dim));
         FRUGAL_TRY(in.read(ratio));
-        FRUGAL_TRY(in.read(raw_first));
         if (tag != save_tag) return fail(errc::malformed_file, "the saved state is not a QSA cache");
         if (precision != scalar_code<IndexScalar>() || index_dim != index_dim_ || ratio != ratio_.tokens())
             return fail(errc::shape_mismatch, "saved indexer keys of ", index_dim, " features in blocks of ", ratio,
                         precision == scalar_code<IndexScalar>() ? "" : ", in another precision", ", where ", index_dim_,
                         " in blocks of ", ratio_.tokens(), " belong, in ", scalar_name<IndexScalar>);
+        FRUGAL_TRY_ASSIGN(const std::size_t raw_first, read_length(in));
         FRUGAL_TRY_ASSIGN(auto tokens, tokens_.parse(in));
-        const std::size_t length = tokens.keys.size();
-        if (raw_first > block_start(length) || raw_first % ratio_.tokens() != 0)
+        const std::size_t length = tokens.length();
+        if (!may_begin(raw_first, length))
             return fail(errc::malformed_file, "saved raw indexer keys begin at token ", raw_first, " of ", length,
                         ", not with a block that is needed");
-        FRUGAL_TRY_ASSIGN(auto raw, raw_key_store::load(in, index_dim_, length, static_cast<std::size_t>(raw_first)));
+        FRUGAL_TRY_ASSIGN(auto raw, raw_key_store::load(in, index_dim_, length, raw_first));
         FRUGAL_TRY_ASSIGN(auto blocks, key_store::load(in, index_dim_, ratio_.complete_blocks(length)));
-        FRUGAL_TRY(tokens_.restore(s, tokens));
-        at(s) = {std::move(raw), std::move(blocks)};
+        return snapshot_type{ratio_.tokens(), std::move(tokens), std::move(raw), std::move(blocks)};
+    }
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch, context_overflow.
+    [[nodiscard]] status check_fits(const snapshot_type& from) const {
+        FRUGAL_TRY(tokens_.check_fits(from.tokens));
+        if (from.ratio != ratio_.tokens() || from.raw_keys.width() != index_dim_ || from.block_keys.width() != index_dim_)
+            return fail(errc::shape_mismatch, "snapshot of indexer keys with ", from.raw_keys.width(), " features in blocks of ",
+                        from.ratio, ", not ", index_dim_, " in blocks of ", ratio_.tokens());
+        const std::size_t length = from.length();
+        if (from.raw_keys.size() != length || from.block_keys.size() != ratio_.complete_blocks(length) ||
+            !may_begin(from.raw_keys.first(), length))
+            return fail(errc::shape_mismatch, "snapshot of ", length, " tokens with raw indexer keys ", from.raw_keys.first(),
+                        " to ", from.raw_keys.size(), " and ", from.block_keys.size(), " keys of blocks");
         return {};
     }
 
@@ -200,6 +219,15 @@ private:
     [[nodiscard]] std::size_t block_start(std::size_t length) const noexcept {
         return ratio_.complete_blocks(length) * ratio_.tokens();
     }
+    /// Whether raw keys of `length` tokens can be kept from token `first` on: whole blocks, the open one among them.
+    [[nodiscard]] bool may_begin(std::size_t first, std::size_t length) const noexcept {
+        return first <= block_start(length) && first % ratio_.tokens() == 0;
+    }
+    /// Drops raw keys before those of the `raw_history_` newest tokens and their blocks.
+    void limit_history(sequence_id s) noexcept {
+        const std::size_t tokens = length(s);
+        if (tokens > raw_history_) at(s).raw.drop_before(block_start(tokens - raw_history_));
+    }
     [[nodiscard]] index_keys& at(sequence_id s) noexcept { return index_[static_cast<std::size_t>(s)]; }
     [[nodiscard]] const index_keys& at(sequence_id s) const noexcept { return index_[static_cast<std::size_t>(s)]; }
 
@@ -209,8 +237,8 @@ private:
     std::vector<index_keys> index_;
 };
 
-static_assert(sequence_state<qsa_cache<>> && sequence_state<qsa_cache<half, float>> && sequence_state<qsa_cache<half, half>> &&
-                  sequence_state<qsa_cache<float, bfloat16>> && sequence_state<qsa_cache<float, std::int8_t>>,
+static_assert(parsing_state<qsa_cache<>> && parsing_state<qsa_cache<half, float>> && parsing_state<qsa_cache<half, half>> &&
+                  parsing_state<qsa_cache<float, bfloat16>> && parsing_state<qsa_cache<float, std::int8_t>>,
               "frugal: the QSA cache must offer every operation of a sequence state");
 
 }  // namespace attention
