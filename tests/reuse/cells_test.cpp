@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "cell_editor.hpp"
+#include "frugal/reuse/cell_blocks.hpp"
 
 namespace fg = frugal;
 using namespace cell_test;
@@ -475,4 +477,37 @@ TEST_CASE("K18 two threads with a cache each share nothing but the source of ver
     std::set_intersection(outcomes[0].versions.begin(), outcomes[0].versions.end(), outcomes[1].versions.begin(),
                           outcomes[1].versions.end(), std::back_inserter(common));
     CHECK(common.empty());
+}
+
+TEST_CASE("N34: no stamp comes again for other tokens, whatever number of tokens placed the bytes name") {
+    cells cache = cells_of(1, 8, 2);
+    fill(cache, 0, 4);
+    auto bytes = saved(cache);
+    constexpr std::size_t counter = 4 + 3 * 8;
+    std::uint64_t next = 0;
+    std::memcpy(&next, &bytes[counter], sizeof(next));
+    REQUIRE(next == 5);
+    const std::vector<placed_cell> others = {token(0, 5, text(5), 1), token(0, 6, text(6), 1), token(0, 7, text(7), 1)};
+    std::size_t refused = 0;
+    for (const std::uint64_t spoilt :
+         {~std::uint64_t{0}, ~std::uint64_t{0} - 1, std::uint64_t{1} << 63, std::uint64_t{1} << 48, std::uint64_t{5}}) {
+        std::memcpy(&bytes[counter], &spoilt, sizeof(spoilt));
+        fg::byte_reader in(bytes);
+        cells loaded = cells_of(1, 8, 2);
+        if (const auto done = loaded.load(in); !done) {
+            CHECK(done.error().code == fg::errc::malformed_file);
+            ++refused;
+            continue;
+        }
+        auto blocks = fg::reuse::cell_blocks::create(4).value();
+        blocks.refresh(loaded);
+        const auto stamp = blocks.stamp(blocks.block(seq(0), fg::reuse::block_index(0)));
+        // As many tokens as bring a counter that wraps to where the first four had theirs; then others in the first cells.
+        REQUIRE(loaded.place(std::span(others).first(~spoilt == 0 ? 2 : 3)));
+        REQUIRE(loaded.remove(seq(0), {}));
+        fill(loaded, 0, 4);
+        blocks.refresh(loaded);
+        CHECK(blocks.stamp(blocks.block(seq(0), fg::reuse::block_index(0))) != stamp);
+    }
+    CHECK(refused == 3);
 }

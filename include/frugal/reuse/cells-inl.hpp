@@ -333,6 +333,9 @@ inline status cells::load(byte_reader& in) {
                     saved_sequences, " sequences, not ", streams(), " of ", size(), " for ", sequences());
     cells fresh(streams(), size(), sequences());
     FRUGAL_TRY(in.read(fresh.next_order_));
+    // A counter that wraps would give later tokens the numbers of those that are there.
+    if (fresh.next_order_ > most_counted)
+        return fail(errc::malformed_file, "saved cells of a cache in which ", fresh.next_order_, " tokens were placed");
     for (std::size_t stream = 0; stream < streams(); ++stream) {
         std::uint64_t used = 0;
         FRUGAL_TRY(in.read(used));
