@@ -2,6 +2,7 @@
 // fails LARGE_RATIO: frugal: an engine's QSA blocks hold 1 to 64 tokens: write engine_inputs<4>
 // fails NO_POLICY: frugal: engine_inputs<Ratio, Shared, ...> takes a way to share inputs: write reuse::incremental, reuse::memoised, reuse::shared or reuse::per_layer
 // fails NO_BIAS_POLICY: frugal: engine_inputs<Ratio, Shared, Sees, Bias> takes a bias: write reuse::bias_none, reuse::bias_block<> or reuse::bias_cell<>
+// fails NO_GROUPING: frugal: engine_inputs<Ratio, Shared, Sees, Bias, Grouping> groups tokens into blocks: write reuse::group_by_rank or reuse::group_by_position
 // fails NO_BIAS: frugal: these engine_inputs have no bias; write reuse::bias_block<> or reuse::bias_cell<> for one
 // fails NO_BIAS_WIDTH: frugal: these engine_inputs have no bias; write reuse::bias_block<> or reuse::bias_cell<> for one
 // fails NO_VIEWS: frugal: these engine_inputs have a bias; views() belongs to reuse::bias_none
@@ -24,6 +25,8 @@ int main() {
     using inputs = reuse::engine_inputs<4, int>;
 #elif defined(NO_BIAS_POLICY)
     using inputs = reuse::engine_inputs<4, reuse::shared, reuse::causality::causal, float>;
+#elif defined(NO_GROUPING)
+    using inputs = reuse::engine_inputs<4, reuse::shared, reuse::causality::causal, reuse::bias_none, reuse::shared>;
 #elif defined(NO_VIEWS)
     using inputs = reuse::engine_inputs<4, reuse::shared, reuse::causality::causal, reuse::bias_cell<>>;
 #else

@@ -66,7 +66,7 @@ struct gguf_tensor {
 /// The path of another part of the model whose one part is at `path`.
 [[nodiscard]] inline std::string gguf_part_name(const std::string& path, std::uint32_t number, std::uint32_t count) {
     const std::string ending = gguf_part_ending(number, count);
-    return path.substr(0, path.size() - std::min(path.size(), ending.size())) + ending;
+    return path.substr(0, path.size() - (std::min)(path.size(), ending.size())) + ending;
 }
 
 /// An open GGUF file, or all files of one model. Move-only; views that it has given out stay valid when it moves and end with it.

@@ -165,8 +165,8 @@ public:
         for (const std::int64_t t : from.tokens)
             if (t < 0 || t >= vocabulary_)
                 return fail(errc::malformed_file, "saved token ", t, " is not in the vocabulary of ", vocabulary_);
-        const std::size_t before = context_ - std::min(context_, from.length);  // places before the first token
-        const std::size_t rows_before = history_ - std::min(history_, from.length);
+        const std::size_t before = context_ - (std::min)(context_, from.length);  // places before the first token
+        const std::size_t rows_before = history_ - (std::min)(history_, from.length);
         if (std::any_of(from.tokens.begin(), from.tokens.begin() + static_cast<std::ptrdiff_t>(before),
                         [&](std::int64_t t) { return t != eos_; }) ||
             std::any_of(from.history.begin(), from.history.begin() + static_cast<std::ptrdiff_t>(rows_before * channels_),

@@ -145,7 +145,7 @@ public:
             std::array<std::size_t, store_type::kinds> layers{};
             const auto count = [&]<class List>(type_tag<List>, std::size_t index, const auto&) -> status {
                 std::size_t& seen = layers[store_type::template number_of<List>()];
-                seen = std::max(seen, index + 1);
+                seen = (std::max)(seen, index + 1);
                 return {};
             };
             FRUGAL_TRY(for_each_part(count));
@@ -363,7 +363,7 @@ private:
     template <class F>
     [[nodiscard]] status for_each_head_part(F&& f) const {
         for (std::size_t first = 0, chunk = 0; first < weights_.head.rows; ++chunk) {
-            const std::size_t count = std::min(store_type::head_rows, weights_.head.rows - first);
+            const std::size_t count = (std::min)(store_type::head_rows, weights_.head.rows - first);
             FRUGAL_TRY(f(chunk, first, head_weights{weights_.head.rows_range(first, count)}));
             first += count;
         }

@@ -90,7 +90,7 @@ public:
             std::size_t first = 0;  // of this part's panels
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 const panel_view& made = out.parts_[i];
-                const std::size_t from = std::max(begin, first), to = std::min(end, first + made.panels());
+                const std::size_t from = (std::max)(begin, first), to = (std::min)(end, first + made.panels());
                 if (from < to)  // the format is known: see above
                     static_cast<void>(visit<Formats>(made.type, [&]<class Format>(type_tag<Format>) {
                         for (std::size_t p = from - first; p < to - first; ++p)

@@ -7,10 +7,12 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "frugal/core/error.hpp"
 #include "frugal/reuse/batch.hpp"
 #include "frugal/reuse/cells.hpp"
+#include "frugal/reuse/sequence_set.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -18,7 +20,7 @@ namespace reuse {
 
 /// Tokens that are evaluated together, each in its cell already. Tokens come stream by stream, as many for each stream.
 struct ubatch {
-    std::span<const rope_position> positions;  ///< of each token
+    std::span<const rope_position> positions;  ///< of each token: what its cell holds
     std::span<const sequence_id> sequences;    ///< that each token continues: the first of them, if it has several
     std::span<const cell_index> cells;         ///< where each token is, within its stream
     std::size_t streams = 1;                   ///< streams that the tokens are of
@@ -28,6 +30,8 @@ struct ubatch {
     [[nodiscard]] std::size_t size() const noexcept { return positions.size(); }
     /// Tokens of each stream.
     [[nodiscard]] std::size_t tokens_per_stream() const noexcept { return size() / streams; }
+    /// Whether heights and widths of positions mean something.
+    [[nodiscard]] bool spatial() const noexcept { return position_components >= 3; }
 };
 
 /// The first cells of a stream that hold all its tokens: a multiple of `padding`, at least one, at most all.
@@ -44,12 +48,48 @@ struct ubatch {
     return window;
 }
 
+/// What blocks are cut by.
+enum class token_grouping : std::uint8_t { rank, position };
+
+/// Block b of a sequence is its visible tokens b * ratio … b * ratio + ratio - 1, the first that is still there being rank 0:
+/// the rule of the reference implementation (reuse/qsa_layout.hpp), right for any first position, after holes, shifts and
+/// divisions, and for images. A cell can be in one block only. Where sequences share cells and cut them differently, only the
+/// sequences of the batch get blocks; if these do so, the batch is refused.
+struct group_by_rank {
+    static constexpr std::string_view name = "group_by_rank";
+    static constexpr token_grouping cut_by = token_grouping::rank;
+};
+
+/// The blocks of llama.cpp, cut where a position is a multiple of the ratio; see reuse/engine_blocks.hpp. A batch is refused
+/// where these are not the blocks by rank: a sequence that does not begin at a multiple of the ratio, a gap or two tokens of
+/// one position within a block, a block whose cells are not of the same sequences, or one past the window.
+struct group_by_position {
+    static constexpr std::string_view name = "group_by_position";
+    static constexpr token_grouping cut_by = token_grouping::position;
+};
+
+/// What every grouping policy says.
+template <class P>
+concept engine_grouping_policy = requires {
+    { P::name } -> std::convertible_to<std::string_view>;
+    typename std::integral_constant<token_grouping, P::cut_by>;
+};
+static_assert(engine_grouping_policy<group_by_rank> && engine_grouping_policy<group_by_position>);
+
 /// Whether a query sees the tokens before it only.
 enum class causality : bool { non_causal = false, causal = true };
 
 /// The stream of a batch's row of tokens. Precondition: the batch has been checked.
 [[nodiscard]] inline stream_id stream_of_row(const cells& held, const ubatch& tokens, std::size_t row) noexcept {
     return held.stream_of(tokens.sequences[row * tokens.tokens_per_stream()]);
+}
+
+/// The sequences of a batch's row of tokens. Precondition: the batch has been checked.
+[[nodiscard]] inline sequence_set sequences_of_row(const ubatch& tokens, std::size_t row) noexcept {
+    sequence_set out;
+    const std::size_t each = tokens.tokens_per_stream();
+    for (const sequence_id s : tokens.sequences.subspan(row * each, each)) out.add(s);
+    return out;
 }
 
 /// Checks a batch against the cells. Errors: invalid_argument.
@@ -69,9 +109,20 @@ enum class causality : bool { non_causal = false, causal = true };
         const stream_id stream = held.stream_of(s);
         if (i % each != 0 && stream != held.stream_of(tokens.sequences[i - 1]))
             return fail(errc::invalid_argument, "token ", i, " is of another stream than the one before it");
-        if (tokens.cells[i].value >= tokens.window || !held.belongs(held.at(stream, tokens.cells[i]), s))
-            return fail(errc::invalid_argument, "token ", i, " of the batch is not in cell ", tokens.cells[i].value,
+        const cell_index at = tokens.cells[i];
+        if (at.value >= held.size())
+            return fail(errc::invalid_argument, "token ", i, " of the batch is in cell ", at.value, " of ", held.size());
+        if (!held.belongs(held.at(stream, at), s))
+            return fail(errc::invalid_argument, "token ", i, " of the batch is not in cell ", at.value,
                         "; place the batch before its inputs are made");
+        if (at.value >= tokens.window)
+            return fail(errc::invalid_argument, "the window of ", tokens.window, " cells leaves out cell ", at.value,
+                        " of token ", i, " of the batch; see padded_window");
+        const rope_position &told = tokens.positions[i], &placed = held.at(stream, at).position;
+        if (tokens.spatial() ? told != placed : told.temporal != placed.temporal)
+            return fail(errc::invalid_argument, "token ", i, " of the batch stands at position ", told.temporal, ", ",
+                        told.height, ", ", told.width, "; its cell says ", placed.temporal, ", ", placed.height, ", ",
+                        placed.width);
     }
     for (std::size_t row = 0; row < tokens.streams; ++row) {
         const stream_id stream = stream_of_row(held, tokens, row);

@@ -1,12 +1,17 @@
 #pragma once
-/// Which cells form which block, as tensors: cell_blk, blk_cells and blk_pos of llama.cpp's QSA inputs, value for value.
+/// Which cells form which block, as tensors: cell_blk, blk_cells and blk_pos of llama.cpp's QSA inputs.
 ///
-/// A token's index is its temporal position. Blocks are cut by index and by the exact set of sequences: the cells of one set
-/// whose indices divided by the ratio are equal form a block, if all `Ratio` places in it are taken; if cells share a place,
-/// the last of them has it. Blocks are numbered by index; of several at one index, the one whose first cell is the last comes
-/// first. If places are shared, positions have heights and widths and the stream holds one sequence, then the index of a token
-/// is its rank instead. This is a rule about positions. The rule of the reference implementation (reuse/qsa_layout.hpp) is
-/// about ranks; the two agree on dense sequences: those that hold positions 0, 1, 2, … once each.
+/// By rank, a token's index is its rank in its sequence. The tokens of a sequence whose indices divided by the ratio are equal
+/// form a block if there are `Ratio` of them; sequences that share all cells of a block share the block, whose index is then
+/// the lowest. Blocks are numbered by index; of several at one index, the one whose first cell is the last comes first.
+///
+/// By position, the tensors are llama.cpp's value for value. A token's index is its temporal position, and blocks are cut by
+/// index and by the exact set of sequences: the cells of one set whose indices divided by the ratio are equal form a block, if
+/// all `Ratio` places in it are taken; if cells share a place, the last of them has it. If places are shared, positions have
+/// heights and widths and the stream holds one sequence, then the index of a token is its rank instead. The numbers are given
+/// as by rank. A batch for whose sequences these would not be the blocks by rank is refused.
+///
+/// Where sequences hold positions 0, 1, 2, … once each and share nothing, or whole blocks alone, the two are the same bytes.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,8 +21,12 @@
 #include <span>
 #include <vector>
 
+#include "frugal/core/error.hpp"
 #include "frugal/reuse/batch.hpp"
 #include "frugal/reuse/cells.hpp"
+#include "frugal/reuse/engine_batch.hpp"
+#include "frugal/reuse/engine_grouping.hpp"
+#include "frugal/reuse/sequence_set.hpp"
 #include "frugal/reuse/token_index.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -25,7 +34,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace reuse {
 
 /// The tensors of one ratio over the windows of some streams. Memory for all cells of all streams is taken once.
-template <std::size_t Ratio>
+template <std::size_t Ratio, class Grouping>
 class engine_blocks {
     static_assert(Ratio >= 1 && Ratio <= 64, "frugal: an engine's QSA blocks hold 1 to 64 tokens: write engine_inputs<4>");
 
@@ -34,8 +43,9 @@ public:
         : cell_blk_(streams * size),
           blk_cells_(streams * blocks_in(size) * Ratio),
           blk_pos_(streams * blocks_in(size) * 4),
+          by_rank_(ranks ? size / Ratio : 0),
           rows_(streams) {
-        groups_.reserve(blocks_in(size));
+        if constexpr (!ranks) groups_.reserve(blocks_in(size));
         freed_.reserve(4 * Ratio);
         ordered_.reserve(8);
     }
@@ -54,24 +64,19 @@ public:
     [[nodiscard]] std::span<const std::int32_t> blk_cells() const noexcept {
         return std::span(blk_cells_).first(streams_ * blocks() * Ratio);
     }
-    /// [blocks, streams, 4]: temporal, height, width and once more temporal position of each block's first token; the first
-    /// index four times, unless indices are ranks; 0 behind the last block.
+    /// [blocks, streams, 4]: temporal, height, width and once more temporal position of each block's first token, where
+    /// positions have heights and widths, else four times the temporal one; by position the latter also then, unless indices
+    /// are ranks; 0 behind the last block.
     [[nodiscard]] std::span<const std::int32_t> blk_pos() const noexcept {
         return std::span(blk_pos_).first(streams_ * blocks() * 4);
     }
     /// Blocks of a row.
     [[nodiscard]] std::size_t complete(std::size_t row) const noexcept { return rows_[row].complete; }
-    /// Whether the indices of a row are ranks.
-    [[nodiscard]] bool ranked(std::size_t row) const noexcept { return rows_[row].ranked; }
     /// Whether a token of a row stands past the window, so that no block can hold it.
     [[nodiscard]] bool outside(std::size_t row) const noexcept { return rows_[row].outside; }
-    /// First index of a block.
-    [[nodiscard]] std::int64_t first_index(std::size_t row, std::size_t block) const noexcept {
-        return rows_[row].ranked ? static_cast<std::int64_t>(block * Ratio) : blk_pos_[row * blocks() + block];
-    }
     [[nodiscard]] std::size_t bytes() const noexcept {
         std::size_t sum = (cell_blk_.capacity() + blk_cells_.capacity() + blk_pos_.capacity()) * sizeof(std::int32_t) +
-                          groups_.capacity() * sizeof(group) + rows_.capacity() * sizeof(row_state) +
+                          groups_.capacity() * sizeof(group) + by_rank_.bytes() + rows_.capacity() * sizeof(row_state) +
                           freed_.capacity() * sizeof(std::int32_t);
         for (const row_state& row : rows_)
             sum += row.holes.capacity() * sizeof(std::int32_t) + row.sequences.capacity() * sizeof(kept_sequence);
@@ -85,76 +90,28 @@ public:
         for (row_state& row : rows_) row.kept = false;
     }
 
-    /// Fills a row from all cells of its stream.
-    void fill(const cells& held, std::size_t row, stream_id stream, std::size_t position_components) {
+    /// Fills a row from all cells of its stream, for the sequences of a batch's row. Errors: unsupported (no tensor can hold the
+    /// blocks of these sequences; see the grouping); the row holds nothing of use then.
+    [[nodiscard]] status fill(const cells& held, std::size_t row, const ubatch& tokens) {
         row_state& state = rows_[row];
-        const std::size_t used = held.used_end(stream);
-        std::int32_t* const block_of = cell_blk_.data() + row * window_;
-        std::int32_t* const cells_of = blk_cells_.data() + row * blocks() * Ratio;
+        const stream_id stream = stream_of_row(held, tokens, row);
+        const sequence_set asked = sequences_of_row(tokens, row);
         state.kept = state.ranked = state.outside = false;
-
-        // Cells with a set and an index in common, chained for each index. The heads of the chains lie where the cells of
-        // the blocks will be, the group of each cell where its block will be.
-        std::fill_n(cells_of, blocks(), none);
-        groups_.clear();
-        bool shared_place = false;
-        for (std::size_t j = 0; j < used; ++j) {
-            const cell& c = held.at(stream, cell_index(j));
-            block_of[j] = none;
-            if (c.set == set_index::empty) continue;
-            const auto index = static_cast<std::size_t>(c.position.temporal);
-            const std::size_t bucket = index / Ratio;
-            if (bucket >= blocks()) {
-                state.outside = true;
-                continue;
-            }
-            std::int32_t g = cells_of[bucket];
-            while (g != none && groups_[static_cast<std::size_t>(g)].set != c.set) g = groups_[static_cast<std::size_t>(g)].next;
-            if (g == none) {
-                g = static_cast<std::int32_t>(groups_.size());
-                groups_.push_back({0, cells_of[bucket], c.set});
-                cells_of[bucket] = g;
-            }
-            std::uint64_t& places = groups_[static_cast<std::size_t>(g)].places;
-            const std::uint64_t place = std::uint64_t{1} << (index % Ratio);
-            shared_place = shared_place || (places & place) != 0;
-            places |= place;
-            block_of[j] = g;
+        state.spatial = tokens.spatial();
+        if constexpr (ranks) {
+            return fill_by_rank(held, row, stream, asked);
+        } else {
+            fill_by_position(held, row, stream);
+            status done;
+            asked.for_each([&](sequence_id s) {
+                if (done) done = detail::check_positions<Ratio>(held, s, state.ranked, state.spatial, blocks());
+            });
+            return done;
         }
-        const auto alone = shared_place && position_components >= 3 ? only_sequence(held, stream) : std::nullopt;
-        if (alone) {
-            fill_ranked(held, row, *alone);
-            return;
-        }
-
-        std::size_t complete = 0;
-        for (std::size_t bucket = 0; bucket < blocks(); ++bucket) {
-            for (std::int32_t g = cells_of[bucket]; g != none;) {
-                group& of = groups_[static_cast<std::size_t>(g)];
-                g = of.next;
-                of.next = none;  // from here on the block's number
-                if (of.places != all_places) continue;
-                const auto first = static_cast<std::int32_t>(bucket * Ratio);
-                write_position(row, complete, {first, first, first});
-                of.next = static_cast<std::int32_t>(complete++);
-            }
-        }
-        state.complete = complete;
-        clear_behind(row, complete);
-        std::fill_n(cells_of, blocks() * Ratio, 0);
-        const std::int32_t spare = spare_of(complete);
-        for (std::size_t j = 0; j < used; ++j) {
-            const std::int32_t block = block_of[j] == none ? none : groups_[static_cast<std::size_t>(block_of[j])].next;
-            block_of[j] = block == none ? spare : block;
-            if (block == none) continue;
-            const auto index = static_cast<std::size_t>(held.at(stream, cell_index(j)).position.temporal);
-            cells_of[static_cast<std::size_t>(block) * Ratio + index % Ratio] = static_cast<std::int32_t>(j);
-        }
-        std::fill(block_of + used, block_of + window_, spare);
     }
 
     /// Remembers what `update` needs, after a fill. O(tokens).
-    void keep(const cells& held, std::size_t row, stream_id stream, std::size_t position_components) {
+    void keep(const cells& held, std::size_t row, stream_id stream) {
         row_state& state = rows_[row];
         state.stream = stream;
         state.sequences.clear();
@@ -162,9 +119,12 @@ public:
         for (std::size_t i = 0; i < held.sequences(); ++i) {
             const auto s = static_cast<sequence_id>(i);
             if (held.stream_of(s) != stream || held.tokens(s).empty()) continue;
-            const auto order = order_of(held, s, position_components, 0, never);
-            if (!order || order->ranked != state.ranked) return;
-            state.sequences.push_back({s, 0, 0, order->first_repeated, {}});
+            state.sequences.push_back({s, 0, 0, never, {}});
+            if constexpr (!ranks) {
+                const auto order = order_of(held, s, state.spatial, 0, never);
+                if (!order || order->ranked != state.ranked) return;
+                state.sequences.back().first_repeated = order->first_repeated;
+            }
             tokens += held.tokens(s).size();
         }
         state.holes.clear();
@@ -174,18 +134,17 @@ public:
         state.kept = true;
     }
 
-    /// Brings a row up to date if its cells are, as before, of one sequence each, and if the ranks of every sequence are its
-    /// indices. False if that cannot be done or more than half of the blocks would only get other numbers; then the tensors
-    /// are what they were: fill the row. O(tokens changed + blocks with other numbers + empty cells of the window). Another
-    /// window is possible if there is one row only.
-    [[nodiscard]] bool update(const cells& held, std::size_t row, stream_id stream, std::size_t position_components,
-                              std::size_t window) {
+    /// Brings a row up to date if its cells are, as before, of one sequence each; by position, also if the ranks of every
+    /// sequence are its indices. False if that cannot be done or more than half of the blocks would only get other numbers; then
+    /// the tensors are what they were: fill the row. O(tokens changed + blocks with other numbers + empty cells of the window).
+    /// Another window is possible if there is one row only.
+    [[nodiscard]] bool update(const cells& held, std::size_t row, stream_id stream, bool spatial, std::size_t window) {
         row_state& state = rows_[row];
-        if (!state.kept || (window != window_ && streams_ != 1)) return false;
+        if (!state.kept || state.spatial != spatial || (window != window_ && streams_ != 1)) return false;
         const auto changes = held.sequence_changes_since(stream, state.version);  // of another stream, there are none
         if (!changes) return false;
         note_changes(state, *changes);
-        const auto plan = plan_update(held, state, position_components, window);
+        const auto plan = plan_update(held, state, window);
         const std::size_t used = held.used_end(stream), before = state.complete;
         if (!plan || plan->moved > plan->complete / 2) return false;
 
@@ -228,6 +187,7 @@ public:
     }
 
 private:
+    static constexpr bool ranks = Grouping::cut_by == token_grouping::rank;
     static constexpr std::int32_t none = -1;
     static constexpr std::uint64_t all_places = ~std::uint64_t{0} >> (64 - Ratio);
     static constexpr std::size_t never = (std::numeric_limits<std::size_t>::max)();
@@ -246,7 +206,8 @@ private:
     };
     struct row_state {
         std::size_t complete = 0;
-        bool ranked = false, outside = false;
+        bool ranked = false, outside = false;  // by position
+        bool spatial = false;
         // What an update starts from.
         bool kept = false;
         stream_id stream{};
@@ -267,30 +228,25 @@ private:
     };
 
     [[nodiscard]] static std::int32_t spare_of(std::size_t complete) noexcept { return static_cast<std::int32_t>(complete); }
-    /// The one sequence that has tokens in a stream.
-    [[nodiscard]] static std::optional<sequence_id> only_sequence(const cells& held, stream_id stream) noexcept {
-        std::optional<sequence_id> found;
-        for (std::size_t i = 0; i < held.sequences(); ++i) {
-            const auto s = static_cast<sequence_id>(i);
-            if (held.stream_of(s) != stream || held.tokens(s).empty()) continue;
-            if (found) return std::nullopt;
-            found = s;
-        }
-        return found;
-    }
-    /// How a sequence's ranks and indices go together, if they are the same numbers. The ranks below `first` are known.
-    [[nodiscard]] static std::optional<token_order> order_of(const cells& held, sequence_id s, std::size_t position_components,
-                                                             std::size_t first, std::size_t first_repeated) noexcept {
+    /// How a sequence's ranks and positions go together, if an update by position can follow them: they are the same numbers, or
+    /// every token of an image has a place of its own. The ranks below `first` are known.
+    [[nodiscard]] static std::optional<token_order> order_of(const cells& held, sequence_id s, bool spatial, std::size_t first,
+                                                             std::size_t first_repeated) noexcept {
         const std::span<const cell_index> tokens = held.tokens(s);
-        const auto temporal = [&](std::size_t rank) { return held.at(held.stream_of(s), tokens[rank]).position.temporal; };
-        if (first_repeated >= first) {
-            first_repeated = never;
-            for (std::size_t rank = std::max<std::size_t>(first, 1); rank < tokens.size() && first_repeated == never; ++rank)
-                if (temporal(rank) == temporal(rank - 1)) first_repeated = rank;
+        const auto at = [&](std::size_t rank) { return held.at(held.stream_of(s), tokens[rank]).position; };
+        if (first_repeated >= first) first_repeated = never;
+        bool same_place = false, image_begins_block = false;
+        for (std::size_t rank = first; rank < tokens.size(); ++rank) {
+            const rope_position here = at(rank);
+            image_begins_block =
+                image_begins_block || (rank % Ratio == 0 && here != rope_position{here.temporal, here.temporal, here.temporal});
+            if (rank == 0 || here.temporal != at(rank - 1).temporal) continue;
+            first_repeated = (std::min)(first_repeated, rank);
+            same_place = same_place || here == at(rank - 1);
         }
-        const auto last = static_cast<std::size_t>(temporal(tokens.size() - 1));
+        const auto last = static_cast<std::size_t>(at(tokens.size() - 1).temporal);
         const bool repeats = first_repeated != never;
-        if (repeats ? position_components < 3 : last + 1 != tokens.size()) return std::nullopt;
+        if (repeats ? !spatial || same_place : last + 1 != tokens.size() || (spatial && image_begins_block)) return std::nullopt;
         return token_order{repeats, first_repeated, last};
     }
 
@@ -319,8 +275,7 @@ private:
                 known->first = (std::min)(known->first, change.first.value);
         }
     }
-    [[nodiscard]] std::optional<update_plan> plan_update(const cells& held, row_state& state, std::size_t position_components,
-                                                         std::size_t window) const noexcept {
+    [[nodiscard]] std::optional<update_plan> plan_update(const cells& held, row_state& state, std::size_t window) const noexcept {
         update_plan plan;
         std::size_t live = 0;
         const auto kept_of = [&](const kept_sequence& of) {
@@ -336,11 +291,13 @@ private:
                 continue;
             }
             ++live;
-            const auto order = order_of(held, of.sequence, position_components, (std::min)(of.first, tokens), of.first_repeated);
-            if (!order || order->ranked != state.ranked ||
-                (state.ranked && (live > 1 || order->last_temporal / Ratio >= blocks_in(window))))
-                return std::nullopt;
-            of.first_repeated = order->first_repeated;
+            if constexpr (!ranks) {
+                const auto order = order_of(held, of.sequence, state.spatial, (std::min)(of.first, tokens), of.first_repeated);
+                if (!order || order->ranked != state.ranked ||
+                    (state.ranked && (live > 1 || order->last_temporal / Ratio >= blocks_in(window))))
+                    return std::nullopt;
+                of.first_repeated = order->first_repeated;
+            }
         }
         for (const kept_sequence& of : state.sequences) {
             plan.kept += (std::min)(plan.first_bucket, of.tokens / Ratio);
@@ -349,7 +306,7 @@ private:
         return plan;
     }
 
-    /// A block of a sequence whose ranks are its indices.
+    /// Tokens bucket * Ratio … bucket * Ratio + Ratio - 1 of a sequence whose ranks are its indices.
     void write_block(const cells& held, std::size_t row, std::size_t block, sequence_id s, std::size_t bucket) noexcept {
         const std::span<const cell_index> tokens = held.tokens(s).subspan(bucket * Ratio, Ratio);
         std::int32_t* const block_of = cell_blk_.data() + row * window_;
@@ -358,9 +315,9 @@ private:
             block_of[tokens[place].value] = static_cast<std::int32_t>(block);
             cells_of[place] = static_cast<std::int32_t>(tokens[place].value);
         }
-        const auto index = static_cast<std::int32_t>(bucket * Ratio);
-        write_position(row, block,
-                       rows_[row].ranked ? held.at(held.stream_of(s), tokens[0]).position : rope_position{index, index, index});
+        const rope_position& at = held.at(held.stream_of(s), tokens[0]).position;
+        const bool whole = ranks ? rows_[row].spatial : rows_[row].ranked;
+        write_position(row, block, whole ? at : rope_position{at.temporal, at.temporal, at.temporal});
     }
     /// All blocks of the row's sequences from a bucket on, the first of them being number `block`.
     void write_blocks(const cells& held, std::size_t row, std::size_t block, std::size_t bucket) {
@@ -378,15 +335,99 @@ private:
             for (const auto& next : ordered_) write_block(held, row, block++, next.sequence, bucket);
         }
     }
-    void fill_ranked(const cells& held, std::size_t row, sequence_id s) noexcept {
+    void fill_by_position(const cells& held, std::size_t row, stream_id stream) {
         row_state& state = rows_[row];
-        state.ranked = true;
-        state.outside = false;
-        state.complete = held.tokens(s).size() / Ratio;
-        std::fill_n(cell_blk_.data() + row * window_, window_, spare_of(state.complete));
+        const std::size_t used = held.used_end(stream);
+        std::int32_t* const block_of = cell_blk_.data() + row * window_;
+        std::int32_t* const cells_of = blk_cells_.data() + row * blocks() * Ratio;
+
+        // Cells with a set and an index in common, chained for each index. The heads of the chains lie where the cells of
+        // the blocks will be, the group of each cell where its block will be.
+        std::fill_n(cells_of, blocks(), none);
+        groups_.clear();
+        bool shared_place = false;
+        for (std::size_t j = 0; j < used; ++j) {
+            const cell& c = held.at(stream, cell_index(j));
+            block_of[j] = none;
+            if (c.set == set_index::empty) continue;
+            const auto index = static_cast<std::size_t>(c.position.temporal);
+            const std::size_t bucket = index / Ratio;
+            if (bucket >= blocks()) {
+                state.outside = true;
+                continue;
+            }
+            std::int32_t g = cells_of[bucket];
+            while (g != none && groups_[static_cast<std::size_t>(g)].set != c.set) g = groups_[static_cast<std::size_t>(g)].next;
+            if (g == none) {
+                g = static_cast<std::int32_t>(groups_.size());
+                groups_.push_back({0, cells_of[bucket], c.set});
+                cells_of[bucket] = g;
+            }
+            std::uint64_t& places = groups_[static_cast<std::size_t>(g)].places;
+            const std::uint64_t place = std::uint64_t{1} << (index % Ratio);
+            shared_place = shared_place || (places & place) != 0;
+            places |= place;
+            block_of[j] = g;
+        }
+        const sequence_set live = shared_place && state.spatial ? detail::live_sequences(held, stream) : sequence_set();
+        if (live.count() == 1) {
+            state.ranked = true;
+            state.outside = false;
+            live.for_each([&](sequence_id s) {
+                const std::size_t of_ranks = held.tokens(s).size() / Ratio;
+                clear_row(row, of_ranks);
+                for (std::size_t block = 0; block < of_ranks; ++block) write_block(held, row, block, s, block);
+            });
+            return;
+        }
+
+        std::size_t complete = 0;
+        for (std::size_t bucket = 0; bucket < blocks(); ++bucket) {
+            for (std::int32_t g = cells_of[bucket]; g != none;) {
+                group& of = groups_[static_cast<std::size_t>(g)];
+                g = of.next;
+                of.next = none;  // from here on the block's number
+                if (of.places != all_places) continue;
+                const auto first = static_cast<std::int32_t>(bucket * Ratio);
+                write_position(row, complete, {first, first, first});
+                of.next = static_cast<std::int32_t>(complete++);
+            }
+        }
+        state.complete = complete;
+        clear_behind(row, complete);
+        std::fill_n(cells_of, blocks() * Ratio, 0);
+        const std::int32_t spare = spare_of(complete);
+        for (std::size_t j = 0; j < used; ++j) {
+            const std::int32_t block = block_of[j] == none ? none : groups_[static_cast<std::size_t>(block_of[j])].next;
+            block_of[j] = block == none ? spare : block;
+            if (block == none) continue;
+            const auto index = static_cast<std::size_t>(held.at(stream, cell_index(j)).position.temporal);
+            cells_of[static_cast<std::size_t>(block) * Ratio + index % Ratio] = static_cast<std::int32_t>(j);
+        }
+        std::fill(block_of + used, block_of + window_, spare);
+    }
+    [[nodiscard]] status fill_by_rank(const cells& held, std::size_t row, stream_id stream, const sequence_set& asked) {
+        const std::span block_of = std::span(cell_blk_).subspan(row * window_, window_);
+        auto clash = by_rank_.find(held, detail::live_sequences(held, stream), block_of);
+        if (clash) clash = by_rank_.find(held, asked, block_of);
+        if (clash)
+            return fail(
+                errc::unsupported, "cell ", clash->at.value, " is in one block of sequence ",
+                static_cast<std::int32_t>(clash->first), " and in another of sequence ", static_cast<std::int32_t>(clash->second),
+                ", which one row of tensors cannot say; put the two in different batches, or let them part at a multiple of ",
+                Ratio, " tokens");
+        const auto found = by_rank_.found();
+        clear_row(row, found.size());
+        for (std::size_t block = 0; block < found.size(); ++block)
+            write_block(held, row, block, found[block].sequence, found[block].index);
+        return {};
+    }
+    /// A row of so many blocks that are yet to be written.
+    void clear_row(std::size_t row, std::size_t complete) noexcept {
+        rows_[row].complete = complete;
+        std::fill_n(cell_blk_.data() + row * window_, window_, spare_of(complete));
         std::fill_n(blk_cells_.data() + row * blocks() * Ratio, blocks() * Ratio, 0);
-        clear_behind(row, state.complete);
-        for (std::size_t block = 0; block < state.complete; ++block) write_block(held, row, block, s, block);
+        clear_behind(row, complete);
     }
     /// Another window for the only row, which has `kept` blocks: the sections of blk_pos move.
     void resize(std::size_t window, std::size_t kept) noexcept {
@@ -430,6 +471,7 @@ private:
     std::size_t streams_ = 0, window_ = 0;
     std::vector<std::int32_t> cell_blk_, blk_cells_, blk_pos_;
     std::vector<group> groups_;
+    detail::blocks_by_rank<Ratio> by_rank_;
     std::vector<row_state> rows_;
     std::vector<std::int32_t> freed_;
     std::vector<first_cell_of> ordered_;

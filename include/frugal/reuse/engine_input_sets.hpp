@@ -16,9 +16,10 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace reuse {
 
-/// `Ratios`: those of the QSA layers in order, as a constexpr std::array of std::size_t. Causality and bias are common to all
-/// layers; layers with others have sets of their own in another object.
-template <const auto& Ratios, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none>
+/// `Ratios`: those of the QSA layers in order, as a constexpr std::array of std::size_t. Causality, bias and grouping are common
+/// to all layers; layers with others have sets of their own in another object.
+template <const auto& Ratios, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none,
+          class Grouping = group_by_rank>
 class engine_input_sets {
     static_assert(shared_input_policy<Shared>,
                   "frugal: engine_input_sets<Ratios, Shared, ...> takes a way to share inputs: write reuse::incremental, "
@@ -60,7 +61,7 @@ private:
         return Ratios[layer];
     }
     template <std::size_t Set>
-    using inputs_of = engine_inputs<ratio_of(Set), Shared, Sees, Bias>;
+    using inputs_of = engine_inputs<ratio_of(Set), Shared, Sees, Bias, Grouping>;
     template <class>
     struct tuple_of;
     template <std::size_t... Set>

@@ -1,10 +1,11 @@
 #pragma once
 /// The QSA inputs of an engine that keeps tokens in cells and wants tensors: those of one ratio for one batch.
 ///
-/// The tensors have the values of llama.cpp's k_idxs, cell_blk, blk_cells, blk_pos and bias, whatever the policy; the policies
-/// differ in the work: `shared` and `per_layer` fill everything anew for each batch, `memoised` leaves everything where all that
-/// it is made from is equal, `incremental` changes the blocks where the cells changed. Engine-wide masks other than causality
-/// (sliding windows, ALiBi) are the engine's to add: two masks at one ratio read the same inputs.
+/// The tensors have the layout of llama.cpp's k_idxs, cell_blk, blk_cells, blk_pos and bias. What they say that a query sees is
+/// what it sees by rank; group_by_position has llama.cpp's values and refuses the batches for which these say something else. The
+/// ways to share inputs differ in the work: `shared` and `per_layer` fill everything anew for each batch, `memoised` leaves
+/// everything where all that it is made from is equal, `incremental` changes the blocks where the cells changed. Engine-wide
+/// masks other than causality (sliding windows, ALiBi) are the engine's to add: two masks at one ratio read the same inputs.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,8 @@ struct engine_memory {
 
 /// The inputs of one ratio. Everything that shapes them and is known when compiling is part of the type, so that no two kinds
 /// can be taken for each other. Copies are independent: a pipeline has one for each batch in flight.
-template <std::size_t Ratio, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none>
+template <std::size_t Ratio, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none,
+          class Grouping = group_by_rank>
 class engine_inputs {
     static_assert(shared_input_policy<Shared>,
                   "frugal: engine_inputs<Ratio, Shared, ...> takes a way to share inputs: write reuse::incremental, "
@@ -43,10 +45,14 @@ class engine_inputs {
     static_assert(engine_bias_policy<Bias>,
                   "frugal: engine_inputs<Ratio, Shared, Sees, Bias> takes a bias: write reuse::bias_none, "
                   "reuse::bias_block<> or reuse::bias_cell<>");
+    static_assert(engine_grouping_policy<Grouping>,
+                  "frugal: engine_inputs<Ratio, Shared, Sees, Bias, Grouping> groups tokens into blocks: write "
+                  "reuse::group_by_rank or reuse::group_by_position");
 
 public:
     static constexpr std::size_t ratio = Ratio;
     using policy = Shared;
+    using grouping = Grouping;
     static constexpr bool has_bias = Bias::form != bias_form::none;
     /// Some rows of the bias: values: [count, bias_width()] of tokens first … first + count - 1.
     struct bias_rows {
@@ -62,8 +68,9 @@ public:
     }
 
     /// Makes the inputs those of a batch whose tokens have been placed. Counts one layout build, update or hit. Errors:
-    /// invalid_argument: a batch that breaks its rules or another shape of cache (nothing changed); with a bias_block, a token
-    /// past the window, which such a bias cannot hide (nothing is held until the next fill).
+    /// invalid_argument (a batch that breaks its rules or another shape of cache; nothing changed); unsupported (blocks that the
+    /// tensors cannot say, see the grouping; by position with a bias_block also a token past the window, which such a bias
+    /// cannot hide; nothing is held until the next fill).
     template <counter_policy Counters>
     [[nodiscard]] status fill(const cells& held, const ubatch& tokens, Counters& counters) {
         FRUGAL_TRY(check_batch(held, tokens));
@@ -77,13 +84,14 @@ public:
                 return {};
             }
         filled_ = false;
+        slice_first_ = slice_rows_ = 0;
         note(held, tokens);
-        const bool updated = make_blocks(held, tokens);
+        FRUGAL_TRY_ASSIGN(const bool updated, make_blocks(held, tokens));
         if constexpr (Bias::form == bias_form::block)
             for (std::size_t row = 0; row < tokens.streams; ++row)
                 if (blocks_.outside(row))
-                    return fail(errc::invalid_argument, "a token stands past the window of ", tokens.window,
-                                " cells; a bias for blocks cannot hide it");
+                    return fail(errc::unsupported, "a token stands past the window of ", tokens.window,
+                                " cells, where a bias for blocks by position cannot hide it; write reuse::group_by_rank");
         if constexpr (has_bias) {
             most_rows_ = std::clamp(Bias::most_bytes / (width() * sizeof(float)), std::size_t{1}, tokens.size());
             if (bias_.size() < most_rows_ * width()) bias_.resize(most_rows_ * width());
@@ -118,7 +126,7 @@ public:
     /// Pieces that the bias comes in, so that none is larger than the policy allows.
     [[nodiscard]] std::size_t bias_slices() const noexcept {
         expect_bias();
-        return most_rows_ == 0 ? 0 : (positions_.size() + most_rows_ - 1) / most_rows_;
+        return most_rows_ == 0 ? 0 : (sequences_.size() + most_rows_ - 1) / most_rows_;
     }
     /// The piece that was made last: after a fill the first.
     [[nodiscard]] bias_rows bias() const noexcept {
@@ -166,11 +174,12 @@ public:
     /// Memory that the inputs take, with all that is needed to make them.
     [[nodiscard]] std::size_t bytes() const noexcept {
         return blocks_.bytes() + k_idxs_.capacity() * sizeof(std::int64_t) + views_.capacity() * sizeof(query_view) +
-               bias_.capacity() * sizeof(float) + positions_.capacity() * sizeof(rope_position) +
-               sequences_.capacity() * sizeof(sequence_id) + versions_.capacity() * sizeof(std::uint64_t);
+               bias_.capacity() * sizeof(float) + sequences_.capacity() * sizeof(sequence_id) +
+               versions_.capacity() * sizeof(std::uint64_t);
     }
 
 private:
+    using blocks_type = engine_blocks<Ratio, Grouping>;
     struct destination {
         std::uint64_t id = 0, epoch = 0, content = 0;
         const void *k_idxs = nullptr, *cell_blk = nullptr;
@@ -180,14 +189,12 @@ private:
     engine_inputs(const cells& like, std::size_t tokens)
         : size_(like.size()), cache_streams_(like.streams()), blocks_(like.streams(), like.size()) {
         k_idxs_.reserve(tokens);
-        positions_.reserve(tokens);
+        views_.reserve(tokens);
         sequences_.reserve(tokens);
         versions_.reserve(like.streams());
         if constexpr (has_bias) {
-            const std::size_t row = Bias::form == bias_form::cell ? size_ : engine_blocks<Ratio>::blocks_in(size_);
+            const std::size_t row = Bias::form == bias_form::cell ? size_ : blocks_type::blocks_in(size_);
             bias_.resize(row * std::clamp(Bias::most_bytes / (row * sizeof(float)), std::size_t{1}, tokens));
-        } else {
-            views_.reserve(tokens);
         }
     }
 
@@ -196,21 +203,18 @@ private:
                       "frugal: these engine_inputs have no bias; write reuse::bias_block<> or reuse::bias_cell<> for one");
     }
     [[nodiscard]] std::size_t width() const noexcept { return reuse::bias_width<Bias::form>(blocks_); }
-    [[nodiscard]] ubatch batch_now() const noexcept {
-        return {positions_, sequences_, {}, streams_, blocks_.window(), position_components_};
-    }
     [[nodiscard]] bool same_cells(const cells& held) const noexcept {
+        const std::size_t each = sequences_.size() / streams_;
         for (std::size_t row = 0; row < streams_; ++row)
-            if (held.version(stream_of_row(held, batch_now(), row)) != versions_[row]) return false;
+            if (held.version(held.stream_of(sequences_[row * each])) != versions_[row]) return false;
         return true;
     }
     /// Whether everything that the tensors are made from is what it was: all of it, in full. The versions stand for the cells of
-    /// each stream and for the cache that they are of; which streams, the sequences say.
+    /// each stream, positions included, and for the cache that they are of; which streams, the sequences say.
     [[nodiscard]] bool made_from(const cells& held, const ubatch& tokens) const noexcept {
-        if (tokens.streams != streams_ || tokens.window != blocks_.window() ||
-            tokens.position_components != position_components_ || tokens.size() != positions_.size() ||
-            !std::equal(positions_.begin(), positions_.end(), tokens.positions.begin()) ||
-            !std::equal(sequences_.begin(), sequences_.end(), tokens.sequences.begin()) || !same_cells(held))
+        if (tokens.streams != streams_ || tokens.window != blocks_.window() || tokens.spatial() != spatial_ ||
+            tokens.size() != sequences_.size() || !std::equal(sequences_.begin(), sequences_.end(), tokens.sequences.begin()) ||
+            !same_cells(held))
             return false;
         for (std::size_t i = 0; i < tokens.size(); ++i)
             if (k_idxs_[i] != cell_number(held, tokens, i)) return false;
@@ -222,22 +226,20 @@ private:
     }
     /// Takes over the batch, and what depends on its tokens one by one.
     void note(const cells& held, const ubatch& tokens) {
-        positions_.assign(tokens.positions.begin(), tokens.positions.end());
         sequences_.assign(tokens.sequences.begin(), tokens.sequences.end());
-        position_components_ = tokens.position_components;
+        spatial_ = tokens.spatial();
         k_idxs_.resize(tokens.size());
-        for (std::size_t i = 0; i < tokens.size(); ++i) k_idxs_[i] = cell_number(held, tokens, i);
-        if constexpr (!has_bias) {
-            views_.resize(tokens.size());
-            for (std::size_t i = 0; i < tokens.size(); ++i)
-                views_[i] = view_of<Ratio, Sees>(held, tokens.sequences[i], tokens.cells[i]);
+        views_.resize(tokens.size());
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+            k_idxs_[i] = cell_number(held, tokens, i);
+            views_[i] = view_of<Ratio, Sees>(held, tokens.sequences[i], tokens.cells[i]);
         }
         streams_ = tokens.streams;
         versions_.resize(tokens.streams);
         for (std::size_t row = 0; row < tokens.streams; ++row) versions_[row] = held.version(stream_of_row(held, tokens, row));
     }
-    /// Makes the blocks those of the batch. Says whether changes were enough for all of them.
-    [[nodiscard]] bool make_blocks(const cells& held, const ubatch& tokens) {
+    /// Makes the blocks those of the batch. Says whether changes were enough for all of them. Errors: see fill.
+    [[nodiscard]] result<bool> make_blocks(const cells& held, const ubatch& tokens) {
         constexpr bool keeps = Shared::kept_by == upkeep::increment;
         bool updated = keeps;
         const bool reshaped = tokens.streams != blocks_.streams() || (tokens.window != blocks_.window() && tokens.streams != 1);
@@ -245,30 +247,30 @@ private:
         for (std::size_t row = 0; row < tokens.streams; ++row) {
             const stream_id stream = stream_of_row(held, tokens, row);
             if constexpr (keeps)
-                if (blocks_.update(held, row, stream, tokens.position_components, tokens.window)) continue;
+                if (blocks_.update(held, row, stream, tokens.spatial(), tokens.window)) continue;
             updated = false;
             if (tokens.streams == 1) blocks_.reshape(1, tokens.window);
-            blocks_.fill(held, row, stream, tokens.position_components);
-            if constexpr (keeps) blocks_.keep(held, row, stream, tokens.position_components);
+            FRUGAL_TRY(blocks_.fill(held, row, tokens));
+            if constexpr (keeps) blocks_.keep(held, row, stream);
         }
         return updated;
     }
     void write_slice(const cells& held, std::size_t first) noexcept {
         slice_first_ = first;
-        slice_rows_ = (std::min)(most_rows_, positions_.size() - first);
-        write_bias<Bias::form, Sees>(held, blocks_, batch_now(), first, std::span(bias_).first(slice_rows_ * width()));
+        slice_rows_ = (std::min)(most_rows_, sequences_.size() - first);
+        write_bias<Bias::form>(held, blocks_, sequences_, views_, first, std::span(bias_).first(slice_rows_ * width()));
     }
 
     std::size_t size_, cache_streams_;
-    engine_blocks<Ratio> blocks_;
+    blocks_type blocks_;
     std::vector<std::int64_t> k_idxs_;
     std::vector<query_view> views_;
     std::vector<float> bias_;
     std::size_t most_rows_ = 0, slice_first_ = 0, slice_rows_ = 0;
     // What the tensors were made from.
     bool filled_ = false;
-    std::size_t streams_ = 0, position_components_ = 0;
-    std::vector<rope_position> positions_;
+    std::size_t streams_ = 0;
+    bool spatial_ = false;
     std::vector<sequence_id> sequences_;
     std::vector<std::uint64_t> versions_;
     std::uint64_t content_ = 0;

@@ -61,7 +61,7 @@ public:
             const std::int8_t* const codes = out.codes_.row(r);
             const float scale = *out.scales_.row(r);
             if (std::find(codes, codes + width, std::int8_t{-128}) != codes + width ||
-                !(scale != scale || (scale >= 0 && scale <= std::numeric_limits<float>::max())))
+                !(scale != scale || (scale >= 0 && scale <= (std::numeric_limits<float>::max)())))
                 return fail(errc::malformed_file, "saved indexer key ", r, " is no key of 8 bits: its scale is ", scale);
         }
         return out;

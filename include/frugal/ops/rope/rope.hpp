@@ -79,7 +79,7 @@ private:
             };
             ramp out{index(scaling.beta_fast), index(scaling.beta_slow)};
             if (scaling.whole_ends) out = {std::floor(out.low), std::ceil(out.high)};
-            out = {std::max(out.low, 0.0), std::min(out.high, static_cast<double>(rotary_dim) - 1)};
+            out = {(std::max)(out.low, 0.0), (std::min)(out.high, static_cast<double>(rotary_dim) - 1)};
             if (out.low == out.high) out.high += 0.001;  // as the references do: a step
             return out;
         }
