@@ -17,7 +17,10 @@ import re
 import statistics
 import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError:
+    sys.exit(f"plot.py: {sys.executable} has no matplotlib, which draws: install the package python3-matplotlib, or pip's matplotlib")
 
 matplotlib.use("Agg")
 import matplotlib.lines  # noqa: E402  the backend must be chosen first

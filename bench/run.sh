@@ -2,7 +2,8 @@
 # Installs what is missing, builds one group of benchmarks and runs it; ends with lines `figure NAME VALUE`.
 #   sh bench/run.sh                     the groups
 #   sh bench/run.sh matmul              a group; `all` runs every group
-#   sh bench/run.sh matmul --benchmark_filter='q4_k/avx2'    Google Benchmark's options go through
+#   sh bench/run.sh matmul --benchmark_filter='q4_k/avx2'    Google Benchmark's options go through; with --benchmark_format=json
+#                                       standard output is that alone, and the figures are in build/bench/figures.txt
 # FRUGAL_BENCH_THREADS sets the number of threads (1), FRUGAL_ISA the instruction set (all of the machine),
 # FRUGAL_BENCH_BUILD the build folder (build/bench). There lie, named after the group, the JSON and what bench/plot.py draws of it.
 # Groups with a peer (ops, qsa) fetch and build ggml there, minutes the first time; FRUGAL_PEER names its libraries yourself, or none.
@@ -13,7 +14,7 @@ groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt"
 
 case "${1:-}" in
     '' | -h | --help)
-        sed -n '2,10s/^# \{0,1\}//p' "$0"
+        sed -n '2,11s/^# \{0,1\}//p' "$0"
         echo "groups:" $groups
         exit 0
         ;;
@@ -27,6 +28,23 @@ elif ! printf '%s\n' "$groups" | grep -qxF -- "$chosen"; then
     exit 2
 fi
 
+# Every group writes JSON to a file; with --benchmark_format=json that is what is printed.
+format=console
+for word in "$@"; do
+    shift
+    case $word in
+        --benchmark_format=*) format=${word#*=} ;;
+        *) set -- "$@" "$word" ;;
+    esac
+done
+case $format in
+    console | json) ;;
+    *)
+        echo "no benchmark prints $format; --benchmark_format is console or json" >&2
+        exit 2
+        ;;
+esac
+
 . "$root/cmake/packages.sh"
 # The package names are words.
 # shellcheck disable=SC2086
@@ -37,7 +55,12 @@ mkdir -p "$build"
 build=$(CDPATH='' cd -- "$build" && pwd)
 log="$build/run.log"
 targets=
-for group in $chosen; do targets="$targets bench_$group"; done
+new=
+for group in $chosen; do
+    targets="$targets bench_$group"
+    [ -f "$build/bench/bench_$group" ] || new="$new $group"
+done
+[ -z "$new" ] || echo "building$new, once; this takes minutes" >&2
 {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_BENCH=ON -DFRUGAL_BUILD_TESTS=OFF \
         -DFRUGAL_BUILD_EXAMPLES=OFF &&
@@ -76,6 +99,7 @@ python=
 for each in python3 /usr/bin/python3; do
     if [ -z "$python" ] && "$each" -c 'import matplotlib' 2>/dev/null; then python=$each; fi
 done
+[ -n "$python" ] || echo "nothing is drawn: no python3 here has matplotlib (package python3-matplotlib)" >&2
 
 # All figures come last, also where several groups run.
 result=0
@@ -85,7 +109,11 @@ for group in $chosen; do
     rm -f "$build/$group.json"
     "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" \
         >"$build/$group.txt" 2>"$build/$group.err" || code=$?
-    grep -v '^figure ' "$build/$group.txt" || :
+    if [ "$format" = json ]; then
+        if [ -f "$build/$group.json" ]; then cat "$build/$group.json"; fi
+    else
+        grep -v '^figure ' "$build/$group.txt" || :
+    fi
     # The library of Debian and Ubuntu calls itself a debug build; what is measured is not.
     grep -v 'Library was built as DEBUG' "$build/$group.err" >&2 || :
     grep '^figure ' "$build/$group.txt" >>"$build/figures.txt" || :
@@ -94,5 +122,5 @@ for group in $chosen; do
         "$python" -B "$root/bench/plot.py" "$build/$group.json" "$build/$group.svg" >&2 || :
     fi
 done
-cat "$build/figures.txt"
+if [ "$format" = console ]; then cat "$build/figures.txt"; else echo "figures: $build/figures.txt" >&2; fi
 exit "$result"

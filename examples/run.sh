@@ -1,28 +1,63 @@
 #!/bin/sh
-# Installs what is missing, builds the `generate` example and runs it. Without arguments it continues a text with the model
-# that comes with the sources; arguments go through: sh examples/run.sh --prompt "Once upon a time" --n-predict 40
+# Installs what is missing, builds an example and runs it. Arguments go through.
+#   sh examples/run.sh                                           generates a text with the model that comes with the sources
+#   sh examples/run.sh --prompt "Once upon a time" -n 40         the same with options of `generate`
+#   sh examples/run.sh --chat -m model.gguf                      a conversation
+#   sh examples/run.sh NAME [option…]                            any example, by the name of its folder
+#   sh examples/run.sh NAME --help                               its options
+# FRUGAL_EXAMPLE_BUILD names another build folder (build/examples).
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-. "$root/cmake/packages.sh"
-build="$root/build/examples"
+examples=$(cd "$root/examples" && for each in */main.cpp; do echo "${each%/main.cpp}"; done)
 
+case "${1:-}" in
+    -h | --help)
+        sed -n '2,8s/^# \{0,1\}//p' "$0"
+        # The names are words.
+        # shellcheck disable=SC2086
+        echo "examples:" $examples
+        exit 0
+        ;;
+esac
+name=generate
+if [ $# -gt 0 ] && printf '%s\n' "$examples" | grep -qxF -- "$1"; then
+    name=$1
+    shift
+else
+    case "${1:-}" in
+        '' | -*) ;;
+        *)
+            # shellcheck disable=SC2086
+            echo "no example is called $1; examples:" $examples >&2
+            exit 2
+            ;;
+    esac
+    [ $# -gt 0 ] || set -- --prompt "In the beginning" --n-predict 96 --seed 7 --stats
+fi
+
+. "$root/cmake/packages.sh"
+build=${FRUGAL_EXAMPLE_BUILD:-$root/build/examples}
 # Standard output belongs to the text that is generated: everything else goes to standard error, and a build that succeeds
 # is silent after the first time.
 # shellcheck disable=SC2086
 need $packages_example
+if [ "$name" = npu_generate ]; then
+    # shellcheck disable=SC2086
+    need $packages_npu
+fi
 check_tools
 log="$build/run.log"
+program="$build/examples/$name/$name"
 mkdir -p "$build"
-if [ ! -f "$build/build.ninja" ]; then
-    echo "building the example, once" >&2
+if [ ! -f "$program" ]; then
+    echo "building $name, once" >&2
 fi
 {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_TESTS=OFF &&
-        cmake --build "$build" --target generate --parallel "$(jobs)"
+        cmake --build "$build" --target "$name" --parallel "$(jobs)"
 } </dev/null >"$log" 2>&1 || {
     cat "$log" >&2
-    echo "could not build the example" >&2
+    echo "could not build $name" >&2
     exit 1
 }
-[ $# -gt 0 ] || set -- --prompt "In the beginning" --n-predict 96 --seed 7 --stats
-exec "$build/examples/generate/generate" "$@"
+exec "$program" "$@"
