@@ -1,6 +1,8 @@
 // Loading: what a file may get wrong, and what the error says.
 #include <cstring>
+#include <set>
 
+#include "../io/gguf_editor.hpp"
 #include "model_support.hpp"
 
 using namespace frugal;
@@ -28,6 +30,28 @@ io::gguf_file parse(const std::vector<std::byte>& bytes) { return must(io::gguf_
 void check_error(const error& e, errc code, std::initializer_list<const char*> parts) {
     CHECK(e.code == code);
     for (const char* part : parts) CHECK_MESSAGE(e.message.find(part) != std::string::npos, e.message, " should say ", part);
+}
+
+gguf_editor edit(const std::string& name) {
+    static const gguf_editor qwen35(parse(embedded_file("tiny-qwen35"))), qwen4exp(parse(embedded_file("tiny-qwen4exp")));
+    return name == "tiny-qwen35" ? qwen35 : qwen4exp;
+}
+
+/// What the loader says of an edited file: nothing where it loads.
+template <class Spec>
+error load_error(const std::string& bytes) {
+    const auto file = io::gguf_file::parse(std::as_bytes(std::span(bytes)), "edited.gguf");
+    if (!file) return file.error();
+    const auto sizes = model::read_config(*file);
+    if (!sizes) return sizes.error();
+    const auto weights = model::read_weights<Spec, quant::all>(*file, *sizes);
+    return weights ? error{errc::invalid_argument, ""} : weights.error();
+}
+error load_error(const gguf_editor& edited) { return load_error<model::qwen35>(edited.whole()); }
+
+result<model::config> config_of(const gguf_editor& edited) {
+    const std::string bytes = edited.whole();
+    return model::read_config(must(io::gguf_file::parse(std::as_bytes(std::span(bytes)), "edited.gguf")));
 }
 
 }  // namespace
@@ -70,14 +94,14 @@ TEST_CASE("a missing or misshapen tensor is named") {
     };
     SUBCASE("missing") {
         auto bytes = embedded_file("tiny-qwen4exp");
-        bytes[find(bytes, "blk.3.attn_k.weight") + 4] = std::byte{'9'};
+        bytes[find(bytes, "blk.3.attn_k.weight") + 4] = std::byte{'0'};
         check_error(load(bytes), errc::not_found, {"blk.3.attn_k.weight", "missing"});
     }
     SUBCASE("of another shape") {
         auto bytes = embedded_file("tiny-qwen4exp");
         const std::string_view name = "blk.3.attn_k.weight";
         put<std::uint64_t>(bytes, find(bytes, name) + name.size() + 4 + 8, 64);  // n_dims, then the dims; 128 rows before
-        check_error(load(bytes), errc::shape_mismatch, {"blk.3.attn_k.weight", "[64, 256]", "128"});
+        check_error(load(bytes), errc::shape_mismatch, {"blk.3.attn_k.weight", "{256, 64}", "{256, 128} is expected"});
     }
     SUBCASE("of a type that is not compiled") {
         auto bytes = embedded_file("tiny-qwen4exp");
@@ -185,4 +209,248 @@ TEST_CASE("config.json: wrong types and missing keys are named") {
     check_error(fails(seed), errc::malformed_file, {"layer_multipliers"});
     CHECK(model::read_config("{", golden.file).error().code == errc::malformed_file);
     CHECK(model::read_config("[]", golden.file).error().code == errc::malformed_file);
+}
+
+TEST_CASE("N01: rotary scaling is read from every key that GGUF has for it, or refused by name") {
+    const auto with = [](auto... change) {
+        auto edited = edit("tiny-qwen35");
+        (change(edited), ...);
+        return config_of(edited);
+    };
+    const auto scaling = [&](auto... change) { return must(with(change...)).rope_scaling; };
+    const auto refusal = [&](auto... change) {
+        const auto got = with(change...);
+        REQUIRE_FALSE(got.has_value());
+        return got.error();
+    };
+    const auto type = [](const char* value) { return [=](gguf_editor& e) { e.set_text("qwen35.rope.scaling.type", value); }; };
+    const auto f32 = [](const char* key, float value) {
+        return [=](gguf_editor& e) { e.set_f32(concat("qwen35.rope.", key), value); };
+    };
+    const auto original = [](gguf_editor& e) { e.set_u32("qwen35.rope.scaling.original_context_length", 1024); };
+
+    CHECK(scaling() == ops::rope_scaling{});
+    CHECK(scaling(type("none"), f32("scaling.factor", 4)) == ops::rope_scaling{});
+    const auto yarn = scaling(type("yarn"), f32("scaling.factor", 4), original);
+    CHECK(yarn.kind == ops::rope_scaling_kind::yarn);
+    CHECK(yarn.factor == 4);
+    CHECK(yarn.original_context == 1024);
+    CHECK(yarn.beta_fast == 32);
+    CHECK(yarn.beta_slow == 1);
+    CHECK(yarn.magnitude == doctest::Approx(1.138629).epsilon(1e-6));
+    CHECK(scaling(type("yarn"), f32("scaling.factor", 4)).original_context == 4096);  // the model's own
+    const auto betas = scaling(type("yarn"), f32("scaling.factor", 4), f32("scaling.yarn_beta_fast", 16),
+                               f32("scaling.yarn_beta_slow", 2), f32("scaling.yarn_ext_factor", 1));
+    CHECK(betas.beta_fast == 16);
+    CHECK(betas.beta_slow == 2);
+    CHECK(scaling(type("yarn"), f32("scaling.factor", 4), f32("scaling.yarn_attn_factor", 0.5f)).magnitude == 0.5);
+    CHECK(scaling(type("linear"), f32("scaling.factor", 4), f32("scaling.attn_factor", 0.5f)).magnitude == 0.5);
+    // A factor alone is linear, by its present name and its old one.
+    for (const char* key : {"scaling.factor", "scale_linear"}) {
+        const auto linear = scaling(f32(key, 2));
+        CHECK(linear.kind == ops::rope_scaling_kind::linear);
+        CHECK(linear.factor == 2);
+        CHECK(linear.magnitude == 1);
+    }
+    for (const char* other : {"longrope", "dynamic", "llama3"})
+        check_error(refusal(type(other), f32("scaling.factor", 4)), errc::unsupported, {"qwen35.rope.scaling", other});
+    check_error(refusal(type("yarn"), f32("scaling.factor", 4), f32("scaling.yarn_ext_factor", 0.5f)), errc::unsupported,
+                {"qwen35.rope.scaling.yarn_ext_factor"});
+    check_error(refusal(type("yarn"), f32("scaling.factor", 4), f32("scaling.yarn_log_multiplier", 0.1f)), errc::unsupported,
+                {"qwen35.rope.scaling.yarn_log_multiplier"});
+    check_error(refusal(f32("scaling.alpha", 1000)), errc::unsupported, {"qwen35.rope.scaling.alpha"});
+    check_error(refusal(type("yarn")), errc::not_found, {"qwen35.rope.scaling", "no factor"});
+    check_error(refusal(type("linear"), f32("scaling.factor", -4)), errc::invalid_argument, {"qwen35.rope.scaling", "factor"});
+    check_error(refusal(f32("new_thing", 1)), errc::unsupported, {"qwen35.rope.new_thing"});
+}
+
+TEST_CASE("every key of the architecture is read, harmless or refused with its name") {
+    const auto refused = [](gguf_editor& edited, std::string_view key) {
+        CAPTURE(std::string(key));
+        const auto got = config_of(edited);
+        REQUIRE_FALSE(got.has_value());
+        CHECK_MESSAGE(got.error().message.find(key) != std::string::npos, got.error().message);
+    };
+    const auto accepted = [](const gguf_editor& edited) { must(config_of(edited)); };
+    accepted(edit("tiny-qwen35"));
+    for (const auto& fixed : model::detail::fixed_gguf_keys) {
+        const std::string key = concat("qwen35.", fixed.key);
+        auto edited = edit("tiny-qwen35");
+        refused(edited.set_f32(key, 7), key);
+        for (const double value : fixed.values) {
+            accepted(edited.set_f32(key, static_cast<float>(value)));
+            accepted(edited.set_u32(key, static_cast<std::uint32_t>(value)));
+            accepted(edited.set_bool(key, value != 0));
+        }
+    }
+    auto edited = edit("tiny-qwen35");
+    SUBCASE("another arithmetic") {
+        for (const char* key : {"attention.scale", "attention.key_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa",
+                                "attention.layer_norm_epsilon", "embedding_length_out", "expert_count", "expert_weights_norm",
+                                "norm_top_k_prob", "ssm.v_head_reordered"}) {
+            auto fresh = edited;
+            refused(fresh.set_f32(concat("qwen35.", key), 0.25f), concat("qwen35.", key));
+        }
+        auto fresh = edited;
+        refused(fresh.set_text("qwen35.hidden_activation", "gelu"), "qwen35.hidden_activation");
+        fresh = edited;
+        refused(fresh.set_text("qwen35.tensor_data_layout", "other"), "qwen35.tensor_data_layout");
+        fresh = edited;
+        refused(fresh.set_u32("qwen35.attention.value_length", 32), "value heads of 32");
+        fresh = edited;
+        refused(fresh.set_list<std::int32_t>("qwen35.rope.dimension_sections", 5, {3, 3, 1, 1}), "rope.dimension_sections");
+        fresh = edited;
+        refused(fresh.set_list<std::int32_t>("qwen35.mrope_sections", 5, {3, 2, 3}), "qwen35.mrope_sections");
+        fresh = edited;
+        refused(fresh.set_list<std::uint8_t>("qwen35.attention.sliding_window_pattern", 7, {0, 1}), "sliding_window_pattern");
+    }
+    SUBCASE("the same arithmetic, said once more") {
+        edited.set_f32("qwen35.attention.scale", 0.125f).set_f32("qwen35.rope.freq_base_swa", 1e7f);
+        edited.set_u32("qwen35.embedding_length_out", 256).set_bool("qwen35.ssm.v_head_reordered", true);
+        edited.set_u32("qwen35.expert_count", 0).set_text("qwen35.hidden_activation", "silu");
+        accepted(edited);
+    }
+    SUBCASE("a key that nobody knows") {
+        refused(edited.set_u32("qwen35.something.new", 1), "qwen35.something.new");
+    }
+    SUBCASE("what says nothing of numbers") {
+        edited.set_u32("qwen35.vocab_size", 2048).set_u32("qwen35.vision.block_count", 27).set_u32("qwen35.image_token_id", 5);
+        edited.set_bool("qwen35.rope.scaling.finetuned", true).set_text("qwen35.nextn.note", "x");
+        edited.set_u32("quantize.imatrix.chunks_count", 9).set_text("general.note", "x").set_u32("another.block_count", 3);
+        accepted(edited);
+    }
+    SUBCASE("the n-gram keys of a prediction block that was grafted on") {
+        auto exp = edit("tiny-qwen4exp");
+        exp.set_u32("qwen4exp.ple.of_the_graft", 1);
+        refused(exp, "qwen4exp.ple.of_the_graft");
+        exp.set_u32("qwen4exp.nextn_predict_layers", 1).set_u32("qwen4exp.block_count", 9);
+        accepted(exp);
+    }
+    SUBCASE("whether experts are renormalised is a setting of Qwen4-Exp") {
+        auto exp = edit("tiny-qwen4exp");
+        CHECK(must(config_of(exp)).renormalise_experts);
+        CHECK_FALSE(must(config_of(exp.set_bool("qwen4exp.expert_weights_norm", false))).renormalise_experts);
+    }
+}
+
+TEST_CASE("N07: shapes are compared extent by extent") {
+    auto conv = edit("tiny-qwen35");
+    conv.at("blk.0.ssm_conv1d.weight").dims = {512, 4};
+    check_error(load_error(conv), errc::shape_mismatch, {"blk.0.ssm_conv1d.weight", "{512, 4}", "{4, 512} is expected"});
+
+    // Every tensor with its extents in another order, in one, or with one of them in two.
+    const auto each = []<class Spec>(type_tag<Spec>, const std::string& name) {
+        const auto whole = edit(name);
+        std::size_t tried = 0;
+        const auto refuses = [&](std::size_t i, std::vector<std::uint64_t> dims) {
+            auto changed = whole;
+            if (changed.tensors[i].dims == dims) return;
+            changed.tensors[i].dims = std::move(dims);
+            const std::string bytes = changed.whole();
+            if (!io::gguf_file::parse(std::as_bytes(std::span(bytes)), "edited.gguf")) return;  // rows that are no whole blocks
+            const error e = load_error<Spec>(bytes);
+            CHECK_MESSAGE(e.message.find(whole.tensors[i].name) != std::string::npos, whole.tensors[i].name, ": ", e.message);
+            ++tried;
+        };
+        std::set<std::string> roles;
+        for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+            const auto& t = whole.tensors[i];
+            if (t.name == "token_embd.weight" || !roles.insert(t.name.substr(t.name.find_last_of("0123456789.", 6) + 1)).second)
+                continue;
+            refuses(i, {t.dims.rbegin(), t.dims.rend()});
+            std::uint64_t elements = 1;
+            for (const std::uint64_t d : t.dims) elements *= d;
+            if (t.dims.size() > 1) refuses(i, {elements});
+            auto halved = t.dims;
+            halved.back() /= 2;
+            halved.push_back(2);
+            if (halved.size() <= 4) refuses(i, halved);
+        }
+        return tried;
+    };
+    CHECK(each(type_tag<model::qwen35>{}, "tiny-qwen35") > 20);
+    CHECK(each(type_tag<model::qwen4exp<4>>{}, "tiny-qwen4exp") > 50);
+
+    // What writers add and drop: extents of 1, the conv's single input a channel.
+    auto exp = edit("tiny-qwen4exp");
+    exp.at("blk.0.ffn_gate_inp_shexp.weight").dims = {256, 1};
+    exp.at("blk.0.ssm_conv1d.weight").dims = {4, 1, 512};
+    exp.at("blk.0.ssm_a").dims = {8, 1};
+    const error none = load_error<model::qwen4exp<4>>(exp.whole());
+    CHECK_MESSAGE(none.message.empty(), none.message);
+    exp.at("blk.0.ffn_gate_inp_shexp.weight").dims = {1, 256};
+    check_error(load_error<model::qwen4exp<4>>(exp.whole()), errc::shape_mismatch, {"ffn_gate_inp_shexp", "{1, 256}", "{256, 1}"});
+}
+
+TEST_CASE("N04: a tensor under the name that another writer gives it") {
+    auto edited = edit("tiny-qwen35");
+    for (auto& t : edited.tensors)
+        if (const auto at = t.name.find("ssm_dt.bias"); at != std::string::npos) t.name.resize(at + 6);
+    CHECK(edited.at("blk.0.ssm_dt").dims == std::vector<std::uint64_t>{4});
+    const error e = load_error(edited);
+    CHECK_MESSAGE(e.message.empty(), e.message);
+    auto both = edit("tiny-qwen35");
+    both.tensors.push_back(both.at("blk.0.ssm_dt.bias"));
+    both.tensors.back().name = "blk.0.ssm_dt";
+    check_error(load_error(both), errc::unsupported, {"blk.0.ssm_dt"});
+    std::erase_if(both.tensors, [](const auto& t) { return t.name.starts_with("blk.0.ssm_dt"); });
+    check_error(load_error(both), errc::not_found, {"blk.0.ssm_dt.bias"});
+}
+
+TEST_CASE("N06: a type that is not decoded is named") {
+    auto edited = edit("tiny-qwen35");
+    auto& t = edited.at("blk.0.ffn_up.weight");
+    t.type = 11;
+    t.bytes.resize(256 / 256 * 512 * 110);
+    check_error(load_error(edited), errc::unsupported_format, {"blk.0.ffn_up.weight", "q3_k", "q4_k"});
+    t.type = 31;
+    check_error(load_error(edited), errc::unsupported_format, {"blk.0.ffn_up.weight", "q4_0_4_4 (removed from the format)"});
+}
+
+TEST_CASE("a tensor that no role reads is refused where it would matter, and ignored elsewhere") {
+    const auto with = [](const char* name) {
+        auto edited = edit("tiny-qwen35");
+        edited.tensors.push_back({name, {256}, 0, std::string(1024, '\0')});
+        return load_error(edited);
+    };
+    for (const char* name :
+         {"blk.0.attn_qkv.bias", "blk.3.attn_q.bias", "blk.3.attn_q.scale", "blk.3.attn_q.input_scale", "blk.0.attn_norm.bias",
+          "blk.0.ssm_conv1d.bias", "blk.0.ffn_norm.weight", "blk.3.attn_sinks.weight", "blk.0.exp_probs_b.bias",
+          "blk.0.layer_output_scale.weight", "blk.3.indexer.q_proj.weight", "blk.0.ple_key.weight", "blk.0.new_norm.weight",
+          "rope_freqs.weight", "rope_factors_long.weight", "output.bias", "output_norm.bias", "token_embd_norm.weight",
+          "per_layer_token_embd.weight", "position_embd.weight"}) {
+        CAPTURE(name);
+        check_error(with(name), errc::unsupported, {name});
+    }
+    for (const char* name : {"v.blk.0.attn_q.bias", "v.post_ln.bias", "mm.0.bias", "mtp.fc.weight", "nextn.eh_proj.weight",
+                             "blk.0.something.weight", "something.weight", "blk.8.nextn.eh_proj.weight", "blk.0.nextn.enorm.weight"}) {
+        const error e = with(name);
+        CHECK_MESSAGE(e.message.empty(), name, ": ", e.message);
+    }
+    // A prediction block is ignored with all its tensors; a block that is neither counted nor one is not.
+    auto predicted = edit("tiny-qwen35");
+    predicted.tensors.push_back({"blk.8.attn_norm.weight", {256}, 0, std::string(1024, '\0')});
+    check_error(load_error(predicted), errc::malformed_file, {"qwen35.block_count", "blk.8.attn_norm.weight"});
+    predicted.tensors.push_back({"blk.8.nextn.enorm.weight", {256}, 0, std::string(1024, '\0')});
+    CHECK(load_error(predicted).message.empty());
+    predicted.tensors.pop_back();
+    predicted.set_u32("qwen35.block_count", 9).set_u32("qwen35.nextn_predict_layers", 1);
+    CHECK(load_error(predicted).message.empty());
+
+    // No role of any model is a name that would be ignored.
+#define FRUGAL_CHECK_ROLE(role, gguf, hugging_face) \
+    if (*gguf != 0) CHECK_MESSAGE(model::detail::gguf_tensor_matters(concat("blk.1.", gguf), 2), gguf);
+    FRUGAL_LAYER_TENSORS(FRUGAL_CHECK_ROLE)
+#undef FRUGAL_CHECK_ROLE
+#define FRUGAL_CHECK_ROLE(role, gguf, hugging_face) CHECK_MESSAGE(model::detail::gguf_tensor_matters(gguf, 2), gguf);
+    FRUGAL_GLOBAL_TENSORS(FRUGAL_CHECK_ROLE)
+#undef FRUGAL_CHECK_ROLE
+}
+
+TEST_CASE("N02: a part alone is no model") {
+    const auto parts = edit("tiny-qwen35").parts(2);
+    const auto file = must(io::gguf_file::parse(std::as_bytes(std::span(parts[0])), "part.gguf"));
+    const auto sizes = model::read_config(file);
+    REQUIRE_FALSE(sizes.has_value());
+    check_error(sizes.error(), errc::invalid_argument, {"part.gguf", "one of several files"});
 }

@@ -1,9 +1,11 @@
 #pragma once
-/// Binds the tensors of a file to the roles of a model: every shape is checked, every missing or odd tensor is an error with its
-/// name.
+/// Binds the tensors of a file to the roles of a model: every shape is checked extent by extent, every missing or odd tensor is
+/// an error with its name. A source that has `check_unbound(names, config)` is asked at the end about those that no role read.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,6 +57,7 @@ public:
             out_.ngrams.resize(c_.ngrams.size());
             for (std::size_t i = 0; i < c_.ngrams.size(); ++i) FRUGAL_TRY(bind_ngram(c_.ngrams[i], out_.ngrams[i]));
         }
+        if constexpr (requires { source_.check_unbound(bound_, c_); }) FRUGAL_TRY(source_.check_unbound(bound_, c_));
         return std::move(out_);
     }
 
@@ -65,50 +68,87 @@ private:
         return found.has_value();
     }
 
-    [[nodiscard]] result<source_tensor> find(const std::string& name) const {
+    /// The name that the file has for a layer's tensor: the usual one unless only the other is there.
+    [[nodiscard]] std::string name_of(layer_tensor role, std::size_t i) const {
+        std::string usual = names_.layer(role, i), other = names_.other(role, i);
+        const auto there = [&](const std::string& name) {
+            const auto found = source_.find(name);
+            return !found || found->has_value();  // what is there but broken is refused where it is read
+        };
+        return other.empty() || there(usual) || !there(other) ? usual : other;
+    }
+
+    [[nodiscard]] result<source_tensor> find(const std::string& name) {
         FRUGAL_TRY_ASSIGN(auto found, source_.find(name));
         if (!found) return fail(errc::not_found, "tensor ", name, " is missing from the file");
+        bound_.push_back(name);
         return *std::move(found);
     }
 
-    /// `rows` x `cols` whatever the rank, as long as rows are whole: the outer dimensions must multiply to `rows`.
-    [[nodiscard]] status shape(const source_tensor& t, std::size_t rows, std::size_t cols) const {
-        std::uint64_t outer = 1;
-        for (std::size_t i = 0; i + 1 < t.shape.size(); ++i) {
-            if (t.shape[i] != 0 && outer > (std::uint64_t{1} << 62) / t.shape[i])
-                return fail(errc::shape_mismatch, "tensor ", t.name, " has shape ", t.shape_text(), ", which overflows");
-            outer *= t.shape[i];
-        }
-        const std::uint64_t inner = t.shape.empty() ? 1 : t.shape.back();
-        const bool one_row = rows == 1 && outer * inner == cols && (inner == cols || inner == 1);
-        if (!(outer == rows && inner == cols) && !one_row)
-            return fail(errc::shape_mismatch, "tensor ", t.name, " has shape ", t.shape_text(), "; ", rows, " rows of ", cols,
-                        " are needed");
-        return {};
+    /// Extents, outermost first.
+    using extents = std::initializer_list<std::uint64_t>;
+
+    /// As the convention writes them: {4, 512} in GGUF is [512, 4] in a checkpoint.
+    [[nodiscard]] static std::string text_of(std::span<const std::uint64_t> shape) {
+        std::string out;
+        for (std::size_t i = 0; i < shape.size(); ++i)
+            out += concat(i == 0 ? "" : ", ", shape[Convention::innermost_first ? shape.size() - 1 - i : i]);
+        return Convention::innermost_first ? concat("{", out, "}") : concat("[", out, "]");
     }
 
-    [[nodiscard]] status matrix(const std::string& name, std::size_t rows, std::size_t cols, quant::weight_view& out) const {
+    /// Extent by extent, one of `expected`. Extents of 1 in front count for nothing: files add and drop them.
+    [[nodiscard]] static status check_shape(const source_tensor& t, std::initializer_list<extents> expected) {
+        const auto significant = [](std::span<const std::uint64_t> shape) {
+            while (!shape.empty() && shape.front() == 1) shape = shape.subspan(1);
+            return shape;
+        };
+        const auto found = significant(t.shape);
+        for (const extents& each : expected) {
+            const auto want = significant({each.begin(), each.size()});
+            if (std::equal(found.begin(), found.end(), want.begin(), want.end())) return {};
+        }
+        const extents& first = *expected.begin();
+        return fail(errc::shape_mismatch, "tensor ", t.name, " has shape ", text_of(t.shape), "; ",
+                    text_of({first.begin(), first.size()}), " is expected");
+    }
+
+    /// The tensor's blocks. Errors: those of quant::make_weight_view, with the names of tensor and type.
+    [[nodiscard]] static result<quant::weight_view> view(const source_tensor& t, std::size_t rows, std::size_t cols) {
+        auto out = quant::make_weight_view<Formats>(t.type, t.bytes, rows, cols);
+        if (out) return out;
+        if (out.error().code == errc::unsupported_format && !t.type_name.empty())
+            return fail(errc::unsupported_format, "tensor ", t.name, " has type ", t.type_name,
+                        ", which is not among the formats compiled: ", Formats::names());
+        return fail(out.error().code, "tensor ", t.name, ": ", out.error().message);
+    }
+
+    [[nodiscard]] status matrix(const std::string& name, std::size_t rows, std::size_t cols, quant::weight_view& out) {
+        return rows_of(name, {rows, cols}, rows, cols, out);
+    }
+    /// `count` matrices, one after the other.
+    [[nodiscard]] status stack(const std::string& name, std::size_t count, std::size_t rows, std::size_t cols,
+                               quant::weight_view& out) {
+        return rows_of(name, {count, rows, cols}, count * rows, cols, out);
+    }
+    [[nodiscard]] status rows_of(const std::string& name, extents shape, std::size_t rows, std::size_t cols,
+                                 quant::weight_view& out) {
         FRUGAL_TRY_ASSIGN(const source_tensor t, find(name));
-        FRUGAL_TRY(shape(t, rows, cols));
-        auto view = quant::make_weight_view<Formats>(t.type, t.bytes, rows, cols);
-        if (!view) return fail(view.error().code, "tensor ", name, ": ", view.error().message);
-        out = *view;
+        FRUGAL_TRY(check_shape(t, {shape}));
+        FRUGAL_TRY_ASSIGN(out, view(t, rows, cols));
         if (options_.check_tensors)
             if (const status finite = quant::check_finite<Formats>(out); !finite)
                 return fail(finite.error().code, "tensor ", name, ": ", finite.error().message);
         return {};
     }
 
-    /// `n` values as f32, owned by the result.
-    [[nodiscard]] status values(const std::string& name, std::size_t n, std::vector<float>& out) const {
+    /// All values as f32, owned by the result.
+    [[nodiscard]] status values(const std::string& name, std::initializer_list<extents> shapes, std::vector<float>& out) {
         FRUGAL_TRY_ASSIGN(const source_tensor t, find(name));
-        std::uint64_t count = 1;
-        for (const std::uint64_t d : t.shape) count = d != 0 && count > n / d ? std::uint64_t{n} + 1 : count * d;
-        if (count != n)
-            return fail(errc::shape_mismatch, "tensor ", name, " has shape ", t.shape_text(), "; ", n, " values are needed");
-        auto view = quant::make_weight_view<Formats>(t.type, t.bytes, 1, n);
-        if (!view) return fail(view.error().code, "tensor ", name, ": ", view.error().message);
-        FRUGAL_TRY_ASSIGN(out, quant::dequantize<Formats>(*view));
+        FRUGAL_TRY(check_shape(t, shapes));
+        std::size_t n = 1;
+        for (const std::uint64_t extent : *shapes.begin()) n *= static_cast<std::size_t>(extent);
+        FRUGAL_TRY_ASSIGN(const quant::weight_view all, view(t, 1, n));
+        FRUGAL_TRY_ASSIGN(out, quant::dequantize<Formats>(all));
         for (std::size_t i = 0; i < out.size(); ++i)
             if (!std::isfinite(out[i])) return fail(errc::not_finite, "tensor ", name, " has a value of ", out[i], " at ", i);
         return {};
@@ -116,13 +156,23 @@ private:
 
     [[nodiscard]] status vector(const std::string& name, std::size_t n, std::span<const float>& out) {
         std::vector<float> read;
-        FRUGAL_TRY(values(name, n, read));
+        FRUGAL_TRY(values(name, {{n}}, read));
+        out = out_.keep(std::move(read));
+        return {};
+    }
+    /// A convolution of each channel by itself; the extent between, of inputs a channel, may be left out.
+    [[nodiscard]] status convolution(const std::string& name, std::size_t channels, std::size_t kernel,
+                                     std::span<const float>& out) {
+        std::vector<float> read;
+        constexpr bool squeezed = Convention::innermost_first;
+        const extents with{channels, 1, kernel}, without{channels, kernel};
+        FRUGAL_TRY(values(name, {squeezed ? without : with, squeezed ? with : without}, read));
         out = out_.keep(std::move(read));
         return {};
     }
 
     [[nodiscard]] status bind_layer(std::size_t i, layer_weights& layer) {
-        const auto name = [&](layer_tensor role) { return names_.layer(role, i); };
+        const auto name = [&](layer_tensor role) { return name_of(role, i); };
         if constexpr (Spec::residual == residual_kind::plain) {
             FRUGAL_TRY(vector(name(layer_tensor::attention_norm), c_.hidden, layer.attention_norm));
             FRUGAL_TRY(vector(name(layer_tensor::ffn_norm), c_.hidden, layer.ffn_norm));
@@ -162,11 +212,11 @@ private:
         FRUGAL_TRY(matrix(name(layer_tensor::gdn_beta), c_.value_heads, c_.hidden, w.beta));
         FRUGAL_TRY(matrix(name(layer_tensor::gdn_alpha), c_.value_heads, c_.hidden, w.alpha));
         FRUGAL_TRY(matrix(name(layer_tensor::gdn_out), c_.hidden, value_width, w.out));
-        FRUGAL_TRY(vector(name(layer_tensor::gdn_conv), channels * c_.conv_kernel, w.conv));
+        FRUGAL_TRY(convolution(name(layer_tensor::gdn_conv), channels, c_.conv_kernel, w.conv));
         FRUGAL_TRY(vector(name(layer_tensor::gdn_dt_bias), c_.value_heads, w.dt_bias));
         FRUGAL_TRY(vector(name(layer_tensor::gdn_norm), c_.value_dim, w.norm));
         std::vector<float> decay;
-        FRUGAL_TRY(values(name(layer_tensor::gdn_decay), c_.value_heads, decay));
+        FRUGAL_TRY(values(name(layer_tensor::gdn_decay), {{c_.value_heads}}, decay));
         for (float& a : decay) {
             if constexpr (Convention::decay_is_log) a = -std::exp(a);
             if (a > 0)
@@ -214,12 +264,12 @@ private:
     }
 
     [[nodiscard]] status bind_moe(std::size_t i, layer::moe_weights& w) {
-        const auto name = [&](layer_tensor role) { return names_.layer(role, i); };
+        const auto name = [&](layer_tensor role) { return name_of(role, i); };
         const std::size_t wide = c_.expert_intermediate;
         FRUGAL_TRY(matrix(name(layer_tensor::router), c_.experts, c_.hidden, w.router));
         FRUGAL_TRY_ASSIGN(const bool fused, has(name(layer_tensor::experts_gate_up)));
         FRUGAL_TRY_ASSIGN(const bool stacked, has(name(layer_tensor::experts_down)));
-        quant::weight_view stack;
+        quant::weight_view all;
         if (!stacked && !std::is_same_v<Convention, convention::gguf>) {
             std::vector<quant::weight_view> gate(c_.experts), up(c_.experts), down(c_.experts);
             for (std::size_t e = 0; e < c_.experts; ++e) {  // one tensor an expert, as older and FP8 checkpoints have it
@@ -233,17 +283,17 @@ private:
             FRUGAL_TRY_ASSIGN(w.down, layer::expert_stack::separate(down));
         } else {
             if (fused) {
-                FRUGAL_TRY(matrix(name(layer_tensor::experts_gate_up), c_.experts * 2 * wide, c_.hidden, stack));
-                FRUGAL_TRY_ASSIGN(w.gate, layer::expert_stack::part(stack, c_.experts, 0, wide));
-                FRUGAL_TRY_ASSIGN(w.up, layer::expert_stack::part(stack, c_.experts, wide, wide));
+                FRUGAL_TRY(stack(name(layer_tensor::experts_gate_up), c_.experts, 2 * wide, c_.hidden, all));
+                FRUGAL_TRY_ASSIGN(w.gate, layer::expert_stack::part(all, c_.experts, 0, wide));
+                FRUGAL_TRY_ASSIGN(w.up, layer::expert_stack::part(all, c_.experts, wide, wide));
             } else {
-                FRUGAL_TRY(matrix(name(layer_tensor::experts_gate), c_.experts * wide, c_.hidden, stack));
-                FRUGAL_TRY_ASSIGN(w.gate, layer::expert_stack::whole(stack, c_.experts));
-                FRUGAL_TRY(matrix(name(layer_tensor::experts_up), c_.experts * wide, c_.hidden, stack));
-                FRUGAL_TRY_ASSIGN(w.up, layer::expert_stack::whole(stack, c_.experts));
+                FRUGAL_TRY(stack(name(layer_tensor::experts_gate), c_.experts, wide, c_.hidden, all));
+                FRUGAL_TRY_ASSIGN(w.gate, layer::expert_stack::whole(all, c_.experts));
+                FRUGAL_TRY(stack(name(layer_tensor::experts_up), c_.experts, wide, c_.hidden, all));
+                FRUGAL_TRY_ASSIGN(w.up, layer::expert_stack::whole(all, c_.experts));
             }
-            FRUGAL_TRY(matrix(name(layer_tensor::experts_down), c_.experts * c_.hidden, wide, stack));
-            FRUGAL_TRY_ASSIGN(w.down, layer::expert_stack::whole(stack, c_.experts));
+            FRUGAL_TRY(stack(name(layer_tensor::experts_down), c_.experts, c_.hidden, wide, all));
+            FRUGAL_TRY_ASSIGN(w.down, layer::expert_stack::whole(all, c_.experts));
         }
         FRUGAL_TRY(matrix(name(layer_tensor::shared_router), 1, c_.hidden, w.shared_gate));
         FRUGAL_TRY(matrix(name(layer_tensor::shared_gate), c_.shared_intermediate, c_.hidden, w.shared_gate_proj));
@@ -253,7 +303,7 @@ private:
     }
 
     [[nodiscard]] status bind_ngram(const ngram_module& m, layer::ngram_weights& w) {
-        const auto name = [&](layer_tensor role) { return names_.layer(role, m.layer); };
+        const auto name = [&](layer_tensor role) { return name_of(role, m.layer); };
         const std::size_t width = c_.streams * c_.hidden;
         const std::size_t embedded = m.hash.heads() * c_.ngram_row;
         FRUGAL_TRY(matrix(name(layer_tensor::ngram_key), width, embedded, w.key));
@@ -261,7 +311,7 @@ private:
         FRUGAL_TRY(vector(name(layer_tensor::ngram_norm_key), width, w.norm_key));
         FRUGAL_TRY(vector(name(layer_tensor::ngram_norm_query), width, w.norm_query));
         FRUGAL_TRY(vector(name(layer_tensor::ngram_norm_conv), width, w.norm_conv));
-        FRUGAL_TRY(vector(name(layer_tensor::ngram_conv), width * c_.ngram_conv_kernel, w.conv));
+        FRUGAL_TRY(convolution(name(layer_tensor::ngram_conv), width, c_.ngram_conv_kernel, w.conv));
         FRUGAL_TRY_ASSIGN(std::vector<quant::weight_view> shards, table_shards(m));
         FRUGAL_TRY_ASSIGN(w.table, ops::row_table::make(std::move(shards)));
         if (w.table.rows() < m.hash.table_rows())
@@ -271,10 +321,11 @@ private:
     }
 
     /// GGUF has the table in one piece, checkpoints in numbered shards or, when a module was saved by itself, in one piece too.
-    [[nodiscard]] result<std::vector<quant::weight_view>> table_shards(const ngram_module& m) const {
+    [[nodiscard]] result<std::vector<quant::weight_view>> table_shards(const ngram_module& m) {
         std::vector<quant::weight_view> out;
         const auto take = [&](const source_tensor& t, const std::string& name) -> status {
-            if (t.shape.size() != 2) return fail(errc::shape_mismatch, "tensor ", name, " has shape ", t.shape_text());
+            if (t.shape.size() != 2)
+                return fail(errc::shape_mismatch, "tensor ", name, " has shape ", text_of(t.shape), "; two extents are expected");
             return matrix(name, static_cast<std::size_t>(t.shape[0]), c_.ngram_row, out.emplace_back());
         };
         const std::string at = concat(names_.prefix, "layers.", m.layer, ".ple.ple_embedding.ngram_embedding.");
@@ -302,6 +353,7 @@ private:
     const config& c_;
     tensor_names<Convention> names_;
     bind_options options_;
+    std::vector<std::string> bound_;  ///< names of the tensors that a role has read
     weights out_;
 };
 

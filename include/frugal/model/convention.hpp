@@ -16,6 +16,7 @@ struct gguf {
     using head_pairing = ops::head_pairing::tiled;
     using norm_weight = ops::norm_weight::plain;
     static constexpr bool decay_is_log = false;
+    static constexpr bool innermost_first = true;  ///< how people write a tensor's extents: {row length, rows}
 };
 
 /// Hugging Face checkpoints: value heads grouped by key head, zero-centred gammas stored as w, decay stored as A_log.
@@ -24,6 +25,7 @@ struct hugging_face {
     using head_pairing = ops::head_pairing::grouped;
     using norm_weight = ops::norm_weight::zero_centred;
     static constexpr bool decay_is_log = true;
+    static constexpr bool innermost_first = false;
 };
 
 }  // namespace model::convention

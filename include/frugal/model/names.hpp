@@ -72,6 +72,9 @@ namespace model {
     X(hc_output_up, "output_hc_up.weight", "model.hyper_connection_mixer.input_mix_weight_up.weight")    \
     X(ngram_table, "per_layer_token_embd.weight", "")
 
+/// X(role, another GGUF name after "blk.N."), of files that some writers make.
+#define FRUGAL_OTHER_LAYER_TENSORS(X) X(gdn_dt_bias, "ssm_dt")
+
 enum class layer_tensor {
 #define FRUGAL_ROLE(role, gguf, hugging_face) role,
     FRUGAL_LAYER_TENSORS(FRUGAL_ROLE)
@@ -91,6 +94,16 @@ struct tensor_names {
             return concat("blk.", index, ".", name);
         else
             return concat(prefix, "layers.", index, ".", name);
+    }
+    /// The other name that a layer's tensor may have; empty where there is none.
+    [[nodiscard]] std::string other(layer_tensor role, std::size_t index) const {
+        if constexpr (std::is_same_v<Convention, convention::gguf>) {
+#define FRUGAL_OTHER_NAME(named, gguf_name) \
+    if (role == layer_tensor::named) return concat("blk.", index, ".", gguf_name);
+            FRUGAL_OTHER_LAYER_TENSORS(FRUGAL_OTHER_NAME)
+#undef FRUGAL_OTHER_NAME
+        }
+        return {};
     }
     [[nodiscard]] std::string global(global_tensor role) const {
         const std::string_view name = pick(role);

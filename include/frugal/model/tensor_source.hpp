@@ -22,12 +22,7 @@ struct source_tensor {
     quant::type_id type{};
     std::vector<std::uint64_t> shape;
     std::span<const std::byte> bytes;
-
-    [[nodiscard]] std::string shape_text() const {
-        std::string out = "[";
-        for (std::size_t i = 0; i < shape.size(); ++i) out += concat(i == 0 ? "" : ", ", shape[i]);
-        return out + "]";
-    }
+    std::string_view type_name = {};  ///< for messages; empty: the number of `type` must do
 };
 
 /// Finds tensors by the name they have in the file; `nullopt` where there is none. A tensor that is there but broken is an error.
