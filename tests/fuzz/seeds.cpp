@@ -16,11 +16,25 @@ std::string safetensors(const std::string& header, std::size_t data) {
     return std::string(reinterpret_cast<const char*>(&size), 8) + header + std::string(data, 'd');
 }
 
+/// One of two files of a model of two tensors.
+std::string gguf_part(std::uint16_t number) {
+    return test::gguf_builder()
+        .header(1, 3)
+        .value("split.no", 2, number)
+        .value("split.count", 2, std::uint16_t{2})
+        .value("split.tensors.count", 5, std::int32_t{2})
+        .tensor(number == 0 ? "a" : "b", {4}, 0, 0)
+        .pad()
+        .data(32)
+        .text;
+}
+
 std::vector<std::string> seeds(const std::string& target) {
     if (target == "gguf")
         return {test::small_gguf(), test::gguf_builder().header(0, 0).text,
                 test::gguf_builder().header(2, 1).value("general.alignment", 4, std::uint32_t{64}).tensor("a", {4, 4}, 1, 0)
-                    .tensor("b", {256, 2}, 12, 64).pad(64).data(64 + 288).text};
+                    .tensor("b", {256, 2}, 12, 64).pad(64).data(64 + 288).text,
+                gguf_part(0) + gguf_part(1)};
     if (target == "safetensors")
         return {safetensors("{}", 0),
                 safetensors(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},)"
