@@ -150,7 +150,8 @@ TEST_CASE("special tokens: parsed on request, plain text otherwise, longest firs
 
 TEST_CASE("N10: generation ends at every id that any file names") {
     test::vocabulary vocabulary;
-    const auto end = vocabulary.add("<|endoftext|>", 3), turn = vocabulary.add("<|im_end|>", 3), other = vocabulary.add("<stop>", 3);
+    const auto end = vocabulary.add("<|endoftext|>", 3), turn = vocabulary.add("<|im_end|>", 3);
+    const auto other = vocabulary.add("<stop>", 3);
     const std::string text = vocabulary.gguf("qwen35", "gpt2", 2, [&](test::gguf_builder& out) {
         out.value("tokenizer.ggml.eos_token_id", 4, std::uint32_t{10}).value("tokenizer.ggml.eot_token_id", 4, std::uint32_t{20});
     });

@@ -38,7 +38,8 @@ struct changed_store {
 };
 
 struct checkpoint {
-    explicit checkpoint(const std::string& name) : golden(name), config(nlohmann::json::parse(golden.data.params().at("config").text())) {}
+    explicit checkpoint(const std::string& name)
+        : golden(name), config(nlohmann::json::parse(golden.data.params().at("config").text())) {}
     golden_model golden;
     nlohmann::json config;
 
@@ -92,12 +93,25 @@ TEST_CASE("N13: a setting that changes the model is refused by its name") {
 TEST_CASE("settings without an effect, and those that say nothing, may be there") {
     const checkpoint dense("models/qwen3_5_dense");
     auto config = dense.config;
-    config.update({{"output_gate_type", "swish"}, {"hidden_act", "swish"}, {"attn_output_gate", true},
-                   {"mamba_ssm_dtype", "float32"}, {"mtp_num_hidden_layers", 1}, {"mtp", {{"num_hidden_layers", 1}}},
-                   {"torch_dtype", "bfloat16"}, {"temperature", 0.7}, {"unsloth_fixed", true}, {"_name_or_path", "x"},
-                   {"sliding_window", 4096}, {"use_sliding_window", false}, {"new_setting", nullptr}, {"other_setting", 0},
-                   {"third_setting", false}, {"fourth_setting", nlohmann::json::array()}, {"num_experts", 0},
-                   {"full_attention_interval", 4}, {"quantization_config", nullptr}});
+    config.update({{"output_gate_type", "swish"},
+                   {"hidden_act", "swish"},
+                   {"attn_output_gate", true},
+                   {"mamba_ssm_dtype", "float32"},
+                   {"mtp_num_hidden_layers", 1},
+                   {"mtp", {{"num_hidden_layers", 1}}},
+                   {"torch_dtype", "bfloat16"},
+                   {"temperature", 0.7},
+                   {"unsloth_fixed", true},
+                   {"_name_or_path", "x"},
+                   {"sliding_window", 4096},
+                   {"use_sliding_window", false},
+                   {"new_setting", nullptr},
+                   {"other_setting", 0},
+                   {"third_setting", false},
+                   {"fourth_setting", nlohmann::json::array()},
+                   {"num_experts", 0},
+                   {"full_attention_interval", 4},
+                   {"quantization_config", nullptr}});
     const auto plain = must(dense.read(dense.config)), got = must(dense.read(config));
     CHECK(got.layers == plain.layers);
     CHECK(got.rotary_dim == plain.rotary_dim);
@@ -107,9 +121,10 @@ TEST_CASE("the text model within a multimodal configuration") {
     const checkpoint dense("models/qwen3_5_dense");
     auto text = dense.config;
     text.erase("model_type");
-    const nlohmann::json whole = {{"model_type", "qwen3_5"}, {"text_config", text}, {"tie_word_embeddings", false},
-                                  {"vision_config", {{"depth", 27}, {"hidden_act", "gelu"}}}, {"image_token_id", 5},
-                                  {"architectures", {"Qwen3_5ForConditionalGeneration"}}, {"language_model_only", false}};
+    const nlohmann::json whole = {{"model_type", "qwen3_5"},      {"text_config", text},
+                                  {"tie_word_embeddings", false}, {"vision_config", {{"depth", 27}, {"hidden_act", "gelu"}}},
+                                  {"image_token_id", 5},          {"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                                  {"language_model_only", false}};
     CHECK(must(dense.read(whole)).architecture == "qwen35");
     auto changed = whole;
     changed["text_config"]["attention_bias"] = true;
@@ -257,7 +272,8 @@ TEST_CASE("N10: generation ends where any of a checkpoint's files says") {
     CHECK(must(both(store, dense.with("/eos_token_id", 7), R"({"eos_token_id":[9,7,8],"temperature":0.6})")).eos == ids{7, 9, 8});
     CHECK(must(both(store, dense.config, R"({"eos_token_id":9})")).eos == ids{9});
     CHECK(must(both(store, dense.config, "{}")).eos.empty());
-    const nlohmann::json whole = {{"model_type", "qwen3_5"}, {"text_config", dense.with("/eos_token_id", 7)}, {"eos_token_id", {3, 7}}};
+    const nlohmann::json whole = {
+        {"model_type", "qwen3_5"}, {"text_config", dense.with("/eos_token_id", 7)}, {"eos_token_id", {3, 7}}};
     CHECK(must(both(store, whole, "{}")).eos == ids{7, 3});
     for (const char* bad : {"{", "[]", R"({"eos_token_id":"x"})", R"({"eos_token_id":-1})"}) {
         const auto got = both(store, dense.config, bad);
@@ -287,7 +303,8 @@ TEST_CASE("a broken config.json is refused with its place") {
         CHECK(got.error().code == errc::malformed_file);
         return got.error().message;
     };
-    CHECK(place("{\n  \"rms_norm_eps\": NaN\n}") == "config.json: not valid JSON at line 2, column 19: NaN and Infinity are Python's, not JSON's");
+    CHECK(place("{\n  \"rms_norm_eps\": NaN\n}") ==
+          "config.json: not valid JSON at line 2, column 19: NaN and Infinity are Python's, not JSON's");
     CHECK(place("{\"a\": [1,\n\n -Infinity]}").find("line 3, column 3: NaN and Infinity") != std::string::npos);
     CHECK(place("{\"a\": 1,}").find("line 1, column 9: '}' does not belong there") != std::string::npos);
     CHECK(place("{\"a\": 1}\n\nx").find("line 3, column 1") != std::string::npos);

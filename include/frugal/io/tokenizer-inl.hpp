@@ -337,7 +337,8 @@ inline result<tokenizer> tokenizer::from_tokenizer_json(std::string_view text, s
         if (prepend) {
             const auto first = detail::configured_token(settings, "bos_token");
             if (first.empty())
-                return fail(errc::malformed_file, "tokenizer_config.json: \"add_bos_token\" is true, but there is no \"bos_token\"");
+                return fail(errc::malformed_file,
+                            "tokenizer_config.json: \"add_bos_token\" is true, but there is no \"bos_token\"");
             FRUGAL_TRY_ASSIGN(source.first_id, id_named(first, "first"));
         }
         FRUGAL_TRY_ASSIGN(const bool append, detail::configured_flag(settings, "add_eos_token"));

@@ -115,15 +115,17 @@ public:
             FRUGAL_TRY_ASSIGN(source.first_id, file.i32("tokenizer.ggml.bos_token_id"));
         }
         FRUGAL_TRY_ASSIGN(const bool append, file.boolean_or("tokenizer.ggml.add_eos_token", false));
-        if (append) return fail(errc::unsupported, file.name(), ": tokenizer.ggml.add_eos_token is true; no token is put behind a text");
+        if (append)
+            return fail(errc::unsupported, file.name(),
+                        ": tokenizer.ggml.add_eos_token is true; no token is put behind a text");
         return build(source);
     }
 
     /// Reads the text of a tokenizer.json of the Qwen families: model BPE, normalizer NFC or none, pre-tokenizer one Split by a
-    /// pattern then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token and says whether a
-    /// first token belongs in front of every text (add_bos_token); empty if there is none. Errors: malformed_file (see build; also
-    /// not JSON, a duplicate in the vocabulary), unsupported (a setting that this tokenizer does not follow: it is named, never
-    /// ignored).
+    /// pattern then ByteLevel. `config` is the text of tokenizer_config.json, which names the end-of-text token and says whether
+    /// a first token belongs in front of every text (add_bos_token); empty if there is none. Errors: malformed_file (see build;
+    /// also not JSON, a duplicate in the vocabulary), unsupported (a setting that this tokenizer does not follow: it is named,
+    /// never ignored).
     [[nodiscard]] static result<tokenizer> from_tokenizer_json(std::string_view text, std::string_view config = {},
                                                                const std::string& name = "tokenizer.json");
 

@@ -87,8 +87,8 @@ template <class Store>
     const std::string trunk = prefix + "layers.";
     for (const auto& item : store.tensors()) {
         const std::string& name = as_tensor(item).name;
-        if (source.was_found(name) || std::any_of(std::begin(derived), std::end(derived),
-                                                  [&](std::string_view end) { return name.ends_with(end); }))
+        if (source.was_found(name) ||
+            std::any_of(std::begin(derived), std::end(derived), [&](std::string_view end) { return name.ends_with(end); }))
             continue;
         bool counts = name == "lm_head.bias" || name == prefix + "norm.bias" || name == prefix + "embed_tokens.bias";
         if (name.starts_with(trunk)) {
