@@ -4,7 +4,7 @@
 packages_build="g++ cmake ninja-build nlohmann-json3-dev libpcre2-dev libutf8proc-dev"
 packages_example="$packages_build libcli11-dev libreadline-dev"
 packages_npu="libxrt-dev uuid-dev"
-packages_test="$packages_example $packages_npu libeigen3-dev doctest-dev python3 pkg-config xz-utils"
+packages_test="$packages_example $packages_npu libeigen3-dev doctest-dev python3 python3-jinja2 pkg-config xz-utils"
 packages_bench="$packages_build libeigen3-dev libbenchmark-dev python3 python3-matplotlib"
 packages_peer="python3-pip"
 packages_clang="clang libclang-rt-dev"

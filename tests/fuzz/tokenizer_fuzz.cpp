@@ -62,12 +62,12 @@ void check_fixed(const io::tokenizer& tokenizer, std::string_view text) {
     for (const auto id : *plain) require(!tokenizer.is_added(id));
     const auto chat = io::chat_template::create(tokenizer);
     require(chat.has_value());
-    const std::vector<io::chat_turn> turns = {{"user", std::string(text)}, {"assistant", std::string(text)}};
+    const std::vector<io::chat_turn> turns = {{"user", "?"}, {"user", std::string(text)}, {"assistant", std::string(text)}};
     const auto rendered = chat->render(turns);
     require(rendered.has_value());
     std::size_t starts = 0;
     for (const auto id : *rendered) starts += id == *tokenizer.id_of("<|im_start|>");
-    require(starts == 3);
+    require(starts == 4);
 }
 
 void check_vocabulary(const frugal::result<io::tokenizer>& made, std::string_view text) {
