@@ -198,7 +198,7 @@ template <class Store>
     }
     // Qwen4-Exp starts n-gram contexts with the text model's own; generation ends at all of them.
     FRUGAL_TRY(in.token_ids("eos_token_id", c.eos));
-    const std::optional<std::int32_t> context_start = c.eos.empty() ? std::nullopt : std::optional(c.eos.front());
+    const std::int64_t context_start = c.eos.empty() ? -1 : c.eos.front();
     FRUGAL_TRY(outer.token_ids("eos_token_id", c.eos));
     if constexpr (requires { store.read_text("generation_config.json"); }) {
         const std::string generation = "generation_config.json";
@@ -253,7 +253,7 @@ template <class Store>
     if (heads == 0 || embedded % heads != 0)
         return fail(errc::malformed_file, file, ": \"ple_embed_dim\" ", embedded, " is not ", heads, " rows");
     c.ngram_row = embedded / heads;
-    if (!context_start) return fail(errc::not_found, file, ": \"eos_token_id\" is missing, which n-gram contexts start with");
+    if (context_start < 0) return fail(errc::not_found, file, ": \"eos_token_id\" is missing, which n-gram contexts start with");
     const auto names = hugging_face_names(store);
     for (std::size_t i = 0; i < ids.size(); ++i) {
         if (ids[i] == 0 || ids[i] > layers) return in.wrong("ple_layer_ids", "a list of layers counted from 1");
@@ -261,7 +261,7 @@ template <class Store>
         parameters.ngram_size = ngram_size;
         parameters.heads_per_ngram = heads_per_ngram;
         parameters.vocabulary = static_cast<std::int64_t>(c.vocabulary);
-        parameters.eos = *context_start;  // of a list, transformers takes the first
+        parameters.eos = context_start;  // of a list, transformers takes the first
         parameters.base = base;
         parameters.seed = seed;
         parameters.module = i;
