@@ -1,8 +1,12 @@
 // Executors with threads: every task once, nested calls, many callers, no lost wake-up, idle means asleep, and no collapse with
 // more threads than CPUs.
 #include <doctest/doctest.h>
+#include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +19,7 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/cpu/eigen_executor.hpp"
 #include "frugal/device/cpu/fork_join_executor.hpp"
+#include "sanitizer.hpp"
 
 namespace {
 
@@ -203,6 +208,48 @@ TEST_CASE("C68 threads are clamped to what the process may use, unless the calle
         pinned = fork_join_executor(8).concurrency();
     }).join();
     CHECK(pinned == 1);
+}
+
+constexpr int limit_not_kept = 100, wrong = 101;  // of use_limited_pool
+
+/// Eight threads wanted where this process may have `most` of its user: how many there are, or what is wrong. The limit counts all
+/// processes of a user and root has none, so root becomes a user that nobody else is. An exception ends the child.
+int use_limited_pool(rlim_t most) noexcept {
+    if (geteuid() == 0 && setuid(static_cast<uid_t>(3000000 + getpid())) != 0) return limit_not_kept;
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0) return limit_not_kept;
+    fork_join_executor pool(8, thread_limit::insist);
+    pthread_t one_more{};
+    if (pthread_create(
+            &one_more, nullptr, [](void*) -> void* { return nullptr; }, nullptr) == 0)
+        return pool.concurrency() == 8 ? limit_not_kept : wrong;  // not asked as often as it could
+    std::array<std::atomic<int>, 100> calls{};
+    pool.run(calls.size(), [&](std::size_t task) { ++calls[task]; });
+    for (const auto& each : calls)
+        if (each != 1) return wrong;
+    return meet(pool).size() == pool.concurrency() ? static_cast<int>(pool.concurrency()) : wrong;
+}
+
+TEST_CASE("N09 under a limit on threads there are as many as the system starts, and concurrency() says how many") {
+    const bool root = geteuid() == 0;
+    for (const rlim_t most : {1u, 4u}) {
+        if (most != 1 && !root) continue;  // this user's other processes count
+        CAPTURE(most);
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) _exit(use_limited_pool(most));
+        int status = 0;
+        REQUIRE(waitpid(child, &status, 0) == child);
+        REQUIRE(WIFEXITED(status));
+        const int threads = WEXITSTATUS(status);
+        if (threads == limit_not_kept) {
+            MESSAGE("no limit on threads can be set here");
+            return;
+        }
+        CHECK(threads >= 1);
+        CHECK(threads <= static_cast<int>(most));
+        if (!test::under_sanitizer) CHECK(threads == static_cast<int>(most));  // a sanitizer may have a thread of its own
+    }
 }
 
 /// Seconds of 200 products of a 256 x 256 matrix with a vector, cut into as many tasks as the device has threads.

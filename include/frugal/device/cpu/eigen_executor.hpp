@@ -17,7 +17,8 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device {
 
 /// Fork and join over a pool of the caller's, which must outlive this object; the calling thread works too. Without such a pool,
-/// fork_join_executor is the better choice.
+/// fork_join_executor is the better choice: it goes on with fewer threads where the system refuses some, while the constructor
+/// of Eigen's pool throws std::system_error then, which ends a program that is compiled without exceptions.
 ///
 /// Tasks are handed out one by one. The caller waits only for tasks that other threads have begun, so a task may itself call
 /// `run`, and several threads may share one executor. Whoever has nothing to do sleeps after a short, bounded spin.

@@ -4,12 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <thread>
-#include <vector>
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/executor.hpp"
 #include "frugal/device/cpu/topology.hpp"
+#include "frugal/device/cpu/worker_thread.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -47,12 +48,10 @@ public:
     /// How long a thread polls before it sleeps: about what waking a sleeping thread costs.
     static constexpr std::chrono::microseconds spin_time{50};
 
-    /// `threads` threads, the calling one included; 0 = available_threads().
+    /// `threads` threads, the calling one included; 0 = available_threads(). Where the system refuses to start that many, those
+    /// that there are: see concurrency().
     explicit fork_join_executor(std::size_t threads = 0, thread_limit limit = thread_limit::clamp)
-        : concurrency_(count(threads, limit)) {
-        crew_.workers.reserve(concurrency_ - 1);
-        while (crew_.workers.size() + 1 < concurrency_) crew_.workers.emplace_back([this] { crew_.work(); });
-    }
+        : concurrency_(crew_.start(count(threads, limit) - 1) + 1) {}
     fork_join_executor(const fork_join_executor&) = delete;
     fork_join_executor& operator=(const fork_join_executor&) = delete;
 
@@ -71,7 +70,7 @@ private:
     /// Far below 2^32, so that no number of threads that come too late carries into the upper half of `ticket`.
     static constexpr std::size_t most_tasks = (std::size_t{1} << 31) - 1;
 
-    /// The threads and what they share. Its destructor ends them, also where the constructor of the executor fails midway.
+    /// The threads and what they share. Its destructor ends them.
     struct crew {
         crew() = default;
         crew(const crew&) = delete;
@@ -80,7 +79,21 @@ private:
             stop.store(true, std::memory_order_relaxed);
             epoch.fetch_add(1, std::memory_order_seq_cst);
             epoch.notify_all();
-            for (std::thread& each : workers) each.join();
+            for (detail::worker_thread& each : workers) each.join();
+        }
+
+        /// Starts so many threads, or as many as the system lets it. How many.
+        [[nodiscard]] std::size_t start(std::size_t wanted) {
+            const auto work_on = [](void* self) -> void* {
+                static_cast<crew*>(self)->work();
+                return nullptr;
+            };
+            while (workers.size() < wanted) {
+                if (workers.emplace_back().start(work_on, this)) continue;
+                workers.pop_back();
+                break;
+            }
+            return workers.size();
         }
 
         void run(std::uint32_t n, task_ref f) {
@@ -160,8 +173,7 @@ private:
         alignas(64) std::atomic<bool> stop{false};
         std::atomic<std::int32_t> unfinished{0};
 
-    public:
-        std::vector<std::thread> workers;
+        std::deque<detail::worker_thread> workers;
     };
 
     [[nodiscard]] static std::size_t count(std::size_t asked, thread_limit limit) {
@@ -173,9 +185,9 @@ private:
         return asked == 0 || asked > most ? most : asked;
     }
 
-    std::size_t concurrency_;
     std::atomic<bool> busy_{false};
     crew crew_;
+    std::size_t concurrency_;
 };
 static_assert(executor<fork_join_executor>, "frugal: fork_join_executor must model device::executor");
 
