@@ -48,24 +48,26 @@ public:
             const std::span<const cell_index> tokens = held.tokens(s);
             for (std::size_t index = 0; !failed && (index + 1) * Ratio <= tokens.size(); ++index) {
                 const auto members = tokens.subspan(index * Ratio, Ratio);
-                const auto taken =
-                    std::find_if(members.begin(), members.end(), [&](cell_index c) { return block_of[c.value] != none; });
-                const block here{s, static_cast<std::uint32_t>(index),
-                                 static_cast<std::uint32_t>(std::min_element(members.begin(), members.end())->value)};
-                if (taken == members.end()) {
-                    for (const cell_index c : members) block_of[c.value] = static_cast<std::int32_t>(found_.size());
-                    sorted = sorted && (found_.empty() || comes_before(found_.back(), here));
-                    found_.push_back(here);
+                if (const std::int32_t number = block_of[members.front().value]; number != none) {
+                    block& known = found_[static_cast<std::size_t>(number)];
+                    const auto others = held.tokens(known.sequence).subspan(known.index * Ratio, Ratio);
+                    if (!std::equal(members.begin(), members.end(), others.begin())) {
+                        failed = clash{members.front(), known.sequence, s};
+                    } else if (index < known.index) {
+                        known = {s, static_cast<std::uint32_t>(index), known.first_cell};
+                        sorted = false;
+                    }
                     continue;
                 }
-                block& known = found_[static_cast<std::size_t>(block_of[taken->value])];
-                const auto others = held.tokens(known.sequence).subspan(known.index * Ratio, Ratio);
-                if (!std::equal(members.begin(), members.end(), others.begin())) {
-                    failed = clash{*taken, known.sequence, s};
-                } else if (here.index < known.index) {
-                    known = here;
-                    sorted = false;
+                for (const cell_index c : members) {
+                    if (const std::int32_t number = block_of[c.value]; number != none && !failed)
+                        failed = clash{c, found_[static_cast<std::size_t>(number)].sequence, s};
+                    block_of[c.value] = static_cast<std::int32_t>(found_.size());
                 }
+                const block here{s, static_cast<std::uint32_t>(index),
+                                 static_cast<std::uint32_t>(std::min_element(members.begin(), members.end())->value)};
+                sorted = sorted && (found_.empty() || comes_before(found_.back(), here));
+                found_.push_back(here);
             }
         });
         if (!sorted && !failed) std::sort(found_.begin(), found_.end(), comes_before);
