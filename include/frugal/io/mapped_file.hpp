@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "frugal/core/error.hpp"
 
@@ -117,6 +118,30 @@ private:
 
     const std::byte* data_ = nullptr;
     std::size_t size_ = 0;
+};
+
+/// Gives back the pages of parts of mappings, one part after another, while others are still being read: `pages(part)`, as
+/// reuse::source_unneeded wants it. A read brings in pages around its own (64 KiB on Linux), so that the pages of a part come
+/// back while its neighbours are read: each part is given back a second time some parts later, the last ones by finish().
+class page_return {
+public:
+    void operator()(std::span<const std::byte> part) {
+        mapped_file::advise(part, access::done);
+        parts_.push_back(part);
+        bytes_ += part.size();
+        if (bytes_ >= most_bytes) finish();
+    }
+    void finish() {
+        for (const auto& part : parts_) mapped_file::advise(part, access::done);
+        parts_.clear();
+        bytes_ = 0;
+    }
+
+private:
+    static constexpr std::size_t most_bytes = std::size_t{4} << 20;
+
+    std::vector<std::span<const std::byte>> parts_;
+    std::size_t bytes_ = 0;
 };
 
 }  // namespace io
