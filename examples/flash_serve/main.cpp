@@ -29,7 +29,6 @@ struct arguments {
 result<std::unique_ptr<runner::engine>> make_engine(const arguments& args, const runner::model_file& file,
                                                     device::executor_ref executor) {
     runner::engine_options options = args.model.engine();
-    options.images.source_unneeded = [](std::span<const std::byte> part) { io::mapped_file::advise(part, io::access::done); };
     if (args.device == "cpu") {
         options.exact = true;
         return runner::make_engine(file, executor, options);

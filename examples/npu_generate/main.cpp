@@ -29,8 +29,6 @@ status run(arguments& args) {
     device::fork_join_executor executor(args.model.threads);
     runner::engine_options options = args.model.engine();
     if (args.strict) options.images.on_failure = reuse::on_device_failure::return_error;
-    // What is on the device is not read from the file again.
-    options.images.source_unneeded = [](std::span<const std::byte> part) { io::mapped_file::advise(part, io::access::done); };
     FRUGAL_TRY_ASSIGN(const auto engine,
                       runner::make_emulated_npu_engine(file, executor, options, args.reload, args.memory_mib << 20));
     args.generation.options.context = args.model.context;

@@ -1,9 +1,13 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "engine_isa.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
+#include "frugal/io/mapped_file.hpp"
+#include "frugal/io/progress.hpp"
 #include "model_file.hpp"
 
 namespace runner {
@@ -22,26 +26,46 @@ using engine_isas = type_list<FRUGAL_ENGINE_ISAS>;
 FRUGAL_CPU_ISAS(FRUGAL_DECLARE_ENGINE)
 #undef FRUGAL_DECLARE_ENGINE
 
+result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_options options,
+                                            const std::function<result<std::unique_ptr<engine>>(const engine_options&)>& make) {
+    using clock = std::chrono::steady_clock;
+    const auto start = clock::now();
+    io::progress_bar bar("loading");
+    options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar(done, total); };
+    const auto pages = std::make_shared<io::page_return>();
+    if (!options.images.source_unneeded)
+        options.images.source_unneeded = [pages](std::span<const std::byte> part) { (*pages)(part); };
+    FRUGAL_TRY_ASSIGN(auto out, make(options));
+    pages->finish();
+    out->load_seconds = file.open_seconds + std::chrono::duration<double>(clock::now() - start).count();
+    return out;
+}
+
 result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor,
                                             const engine_options& options) {
-    if (file.gguf && !options.exact) return make_packed_engine(file, executor, options);
-    std::unique_ptr<engine> out;
-    FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
-        FRUGAL_TRY_ASSIGN(out, make_engine_for<Isa>(file, executor, options));
-        return {};
-    }));
-    return out;
+    if (file.gguf && !options.exact && !file.exceeds_memory) return make_packed_engine(file, executor, options);
+    return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
+        if (!file.exceeds_memory) read_in(file, o.progress);
+        std::unique_ptr<engine> out;
+        FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
+            FRUGAL_TRY_ASSIGN(out, make_engine_for<Isa>(file, executor, o));
+            return {};
+        }));
+        return out;
+    });
 }
 
 result<std::unique_ptr<engine>> make_packed_engine(const model_file& file, device::executor_ref executor,
                                                    const engine_options& options) {
     if (!file.gguf) return fail(errc::unsupported, "weight images are made from GGUF files only");
-    std::unique_ptr<engine> out;
-    FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
-        FRUGAL_TRY_ASSIGN(out, make_packed_engine_for<Isa>(file, executor, options));
-        return {};
-    }));
-    return out;
+    return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
+        std::unique_ptr<engine> out;
+        FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
+            FRUGAL_TRY_ASSIGN(out, make_packed_engine_for<Isa>(file, executor, o));
+            return {};
+        }));
+        return out;
+    });
 }
 
 status prefill(engine& model, attention::sequence_id sequence, std::span<const std::int32_t> tokens, std::size_t piece,

@@ -2,6 +2,7 @@
 /// A model of any supported kind behind one run-time interface: what a program that takes a file name needs.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,7 +31,11 @@ struct engine_options {
     bool check_tensors = false;
     /// Of make_engine: weights straight from the file and activations as they are, where images and 8 bits would be faster.
     bool exact = false;
-    frugal::model::weight_store_options images{};  ///< for devices that keep weight images
+    /// For devices that keep weight images. The file's pages are given back as images are packed, unless source_unneeded says
+    /// what else to do.
+    frugal::model::weight_store_options images{};
+    /// Called with (done, total) bytes of the file while images are packed; the functions below set it.
+    std::function<void(std::uint64_t, std::uint64_t)> progress = nullptr;
 };
 
 /// One loaded model and the state of its sequences.
@@ -55,17 +60,28 @@ public:
     [[nodiscard]] virtual std::size_t image_bytes() const = 0;
     /// Why the host had to compute what a device should have, if it had to.
     [[nodiscard]] virtual std::optional<frugal::error> last_failure() const = 0;
+
+    /// From opening the file until all was in memory: its pages, or the images packed from them.
+    double load_seconds = 0;
 };
 
 /// Loads the model of `file` (which must outlive the engine) with kernels of the instruction set that the machine, or the
-/// environment variable FRUGAL_ISA, chooses. GGUF files go to make_packed_engine, unless options.exact.
+/// environment variable FRUGAL_ISA, chooses. GGUF files go to make_packed_engine, unless options.exact or the file is larger
+/// than the memory: then weights are read where they lie. Brings the file into memory, with a bar on stderr where that is slow.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_engine(const model_file& file, frugal::device::executor_ref executor,
                                                                   const engine_options& options);
 
-/// The same with weight images in host memory (device::packed_cpu) and activations in 8 bits. The file must be GGUF.
+/// The same with weight images in host memory (device::packed_cpu), which are packed here, on all threads, and activations in 8
+/// bits. The file must be GGUF.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_packed_engine(const model_file& file,
                                                                          frugal::device::executor_ref executor,
                                                                          const engine_options& options);
+
+/// What the functions that make engines have in common: calls `make` with options that show a bar on stderr while the engine is
+/// loaded and give back pages of the file, and notes how long it took.
+[[nodiscard]] frugal::result<std::unique_ptr<engine>> load_engine(
+    const model_file& file, engine_options options,
+    const std::function<frugal::result<std::unique_ptr<engine>>(const engine_options&)>& make);
 
 /// Appends `tokens` to one sequence in pieces of at most `piece` tokens. `logits` gets the rows of the last `wanted` tokens.
 [[nodiscard]] frugal::status prefill(engine& model, frugal::attention::sequence_id sequence, std::span<const std::int32_t> tokens,

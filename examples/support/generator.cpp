@@ -90,6 +90,8 @@ void generator::print_stats() const {
     std::fprintf(stderr, "\nmodel                     %s, %.1f MB of weights\n", model_.sizes().architecture.c_str(),
                  static_cast<double>(file_.bytes) * 1e-6);
     std::fprintf(stderr, "instruction set           %s\n", std::string(model_.isa()).c_str());
+    std::fprintf(stderr, "loading                   %.1f ms, %.1f MB of weight images\n", model_.load_seconds * 1e3,
+                 static_cast<double>(model_.image_bytes()) * 1e-6);
     std::fprintf(stderr, "prompt                    %zu tokens\n", time_.prompt_tokens);
     std::fprintf(stderr, "time to first token       %.1f ms (%.1f prompt tokens/s)\n", time_.first_token * 1e3,
                  rate(time_.prompt_tokens, time_.first_token));

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <span>
 #include <utility>
 
-#include "frugal/io/progress.hpp"
 #include "frugal/model/gguf_loader.hpp"
 #include "frugal/model/hugging_face_loader.hpp"
 
@@ -26,18 +26,17 @@ std::uint64_t physical_memory() {
     return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : 0;
 }
 
-/// Brings a mapping into memory, page by page, so that the wait is seen as progress and not as a slow first token.
-template <io::progress_callback Progress>
-void touch(std::span<const std::byte> bytes, std::uint64_t total, std::uint64_t& done, Progress& progress) {
-    constexpr std::size_t page = 4096, step = std::size_t{1} << 22;
-    volatile std::byte sink{};
-    for (std::size_t begin = 0; begin < bytes.size(); begin += step) {
-        const std::size_t end = bytes.size() - begin < step ? bytes.size() : begin + step;
-        for (std::size_t i = begin; i < end; i += page) sink = bytes[i];
-        done += end - begin;
-        progress(done, total);
-    }
-    static_cast<void>(sink);
+/// Calls `f(bytes)` for each tensor of the file. Errors: those of the file.
+template <class F>
+status for_each_tensor(const model_file& file, F&& f) {
+    if (file.checkpoint)
+        for (const io::safetensor* tensor : file.checkpoint->tensors()) f(tensor->bytes);
+    if (file.gguf)
+        for (const io::gguf_tensor& tensor : file.gguf->tensors()) {
+            FRUGAL_TRY_ASSIGN(const auto bytes, file.gguf->bytes(tensor));
+            f(bytes);
+        }
+    return {};
 }
 
 }  // namespace
@@ -51,8 +50,9 @@ std::string resolve_model(const std::string& name) {
 }
 
 result<model_file> open_model(const std::string& path, const open_options& options) {
+    using clock = std::chrono::steady_clock;
+    const auto start = clock::now();
     model_file out;
-    std::vector<std::span<const std::byte>> mappings;
     const model::load_options load{options.qsa_ratio, false};
     if (is_directory(path)) {
         FRUGAL_TRY_ASSIGN(auto checkpoint, io::safetensors_directory::open(path));
@@ -62,29 +62,36 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         const auto names = checkpoint.read_text("tokenizer_config.json");
         FRUGAL_TRY_ASSIGN(out.tokenizer,
                           io::tokenizer::from_tokenizer_json(tokenizer, names ? std::string_view(*names) : std::string_view()));
-        for (const io::safetensor* tensor : checkpoint.tensors()) mappings.push_back(tensor->bytes);
         out.checkpoint.emplace(std::move(checkpoint));
     } else {
         FRUGAL_TRY_ASSIGN(auto gguf, io::gguf_file::open(path));
         FRUGAL_TRY_ASSIGN(out.sizes, model::read_config(gguf, load));
         FRUGAL_TRY_ASSIGN(out.tokenizer, io::tokenizer::from_gguf(gguf));
-        for (const io::gguf_tensor& tensor : gguf.tensors()) {
-            FRUGAL_TRY_ASSIGN(const auto bytes, gguf.bytes(tensor));
-            mappings.push_back(bytes);
-        }
         out.gguf.emplace(std::move(gguf));
     }
-    for (const auto& mapping : mappings) out.bytes += mapping.size();
+    FRUGAL_TRY(for_each_tensor(out, [&](std::span<const std::byte> bytes) { out.bytes += bytes.size(); }));
     const std::uint64_t memory = physical_memory();
-    if (!options.allow_paging && memory != 0 && out.bytes > memory)
+    out.exceeds_memory = memory != 0 && out.bytes > memory;
+    if (out.exceeds_memory && !options.allow_paging)
         return fail(errc::out_of_memory, path, ": weights of ", out.bytes >> 20, " MiB do not fit in this machine's ",
                     memory >> 20, " MiB; pass --allow-paging to read them from disk again and again");
-    if (memory == 0 || out.bytes <= memory) {
-        io::progress_bar bar("loading");
-        std::uint64_t done = 0;
-        for (const auto& mapping : mappings) touch(mapping, out.bytes, done, bar);
-    }
+    out.open_seconds = std::chrono::duration<double>(clock::now() - start).count();
     return out;
+}
+
+void read_in(const model_file& file, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+    constexpr std::size_t page = 4096, step = std::size_t{1} << 22;
+    volatile std::byte sink{};
+    std::uint64_t done = 0;
+    static_cast<void>(for_each_tensor(file, [&](std::span<const std::byte> bytes) {
+        for (std::size_t begin = 0; begin < bytes.size(); begin += step) {
+            const std::size_t end = bytes.size() - begin < step ? bytes.size() : begin + step;
+            for (std::size_t i = begin; i < end; i += page) sink = bytes[i];
+            done += end - begin;
+            if (progress) progress(done, file.bytes);
+        }
+    }));
+    static_cast<void>(sink);
 }
 
 }  // namespace runner

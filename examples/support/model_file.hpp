@@ -1,6 +1,7 @@
 #pragma once
 /// A model's files: a GGUF file, or a directory with config.json, tokenizer.json and safetensors.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,7 +18,9 @@ struct model_file {
     std::optional<frugal::io::safetensors_directory> checkpoint;  ///< … or this
     std::optional<frugal::io::tokenizer> tokenizer;
     frugal::model::config sizes;
-    std::uint64_t bytes = 0;  ///< of all weights
+    std::uint64_t bytes = 0;      ///< of all weights
+    bool exceeds_memory = false;  ///< more than the machine has
+    double open_seconds = 0;      ///< that open_model took
 };
 
 struct open_options {
@@ -25,8 +28,11 @@ struct open_options {
     bool allow_paging = false;  ///< run a file that is larger than the machine's memory
 };
 
-/// Opens the files, reads sizes and tokenizer. Shows a progress bar on stderr while a large file is read into memory.
+/// Opens the files, reads sizes and tokenizer. Weights stay on disk until somebody reads them.
 [[nodiscard]] frugal::result<model_file> open_model(const std::string& path, const open_options& options);
+
+/// Brings all weights into memory, page by page, so that the wait is seen as progress and not as a slow first token.
+void read_in(const model_file& file, const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 /// Path of an embedded model by name ("tiny-qwen35"), or the path itself.
 [[nodiscard]] std::string resolve_model(const std::string& name);

@@ -1,5 +1,7 @@
 #pragma once
 /// An engine over one instantiation of the model; what is compiled once for each instruction set, device and policy.
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -18,6 +20,15 @@ public:
 
     typed_engine(Model model, typename Model::state state, typename Model::store_type store, std::unique_ptr<device_type> device)
         : model_(std::move(model)), state_(std::move(state)), store_(std::move(store)), device_(std::move(device)) {}
+
+    /// Packs all weight images, if the device keeps any.
+    [[nodiscard]] frugal::status pack(const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+        if constexpr (Model::has_images)
+            return model_.pack(*device_, scratch_, store_, [&](std::uint64_t done, std::uint64_t total) {
+                if (progress) progress(done, total);
+            });
+        return {};
+    }
 
     const frugal::model::config& sizes() const override { return model_.sizes(); }
     std::string_view isa() const override { return device_type::isa::name; }
@@ -66,8 +77,10 @@ frugal::result<std::unique_ptr<engine>> make_typed_engine(const Source& source, 
     FRUGAL_TRY_ASSIGN(auto model, model_type::create(sizes, std::move(weights)));
     FRUGAL_TRY_ASSIGN(auto state, model.make_state({options.sequences, options.max_tokens, options.checkpoints}));
     FRUGAL_TRY_ASSIGN(auto store, model.make_store(options.images));
-    return std::unique_ptr<engine>(
-        std::make_unique<typed_engine<model_type>>(std::move(model), std::move(state), std::move(store), std::move(device)));
+    auto out =
+        std::make_unique<typed_engine<model_type>>(std::move(model), std::move(state), std::move(store), std::move(device));
+    FRUGAL_TRY(out->pack(options.progress));
+    return std::unique_ptr<engine>(std::move(out));
 }
 
 /// The same for whichever architecture the file has.

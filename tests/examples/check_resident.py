@@ -1,13 +1,19 @@
 """Runs the examples whose weights are resident images: flash_serve and, where there is XRT, npu_generate.
 
-usage: check_resident.py GENERATE FLASH_SERVE [NPU_GENERATE]
+usage: check_resident.py GENERATE FLASH_SERVE PERPLEXITY MODELS_DIR [NPU_GENERATE]
 """
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
-GENERATE, FLASH_SERVE, *NPU = sys.argv[1:]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from deepen import deepen
+
+GENERATE, FLASH_SERVE, PERPLEXITY, MODELS, *NPU = sys.argv[1:]
 QUICK = ["--n-predict", "12", "--temp", "0"]
 
 
@@ -24,13 +30,14 @@ def counted(done, name):
 class FlashServe(unittest.TestCase):
     def test_each_request_is_as_alone_and_packs_nothing_anew(self):
         prompts = ["In the beginning", "And God said", "In the beginning"]
-        done = run(FLASH_SERVE, *QUICK, text="\n".join(prompts) + "\n")
+        done = run(FLASH_SERVE, *QUICK, "--stats", text="\n".join(prompts) + "\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         requests = re.findall(r"request \d: (\d+) prompt tokens, first token after ([0-9.]+) ms; (\d+) tokens, ([0-9.]+) tokens/s; "
                               r"(\d+) images packed", done.stderr)
         self.assertEqual(len(requests), 3, done.stderr)
-        self.assertGreater(int(requests[0][4]), 0)
-        self.assertEqual([r[4] for r in requests[1:]], ["0", "0"])
+        # All were packed while the model was loaded, so that no request waits for it.
+        self.assertGreater(counted(done, "images_packed"), 0)
+        self.assertEqual([r[4] for r in requests], ["0", "0", "0"])
         alone = [run(GENERATE, "-p", prompt, *QUICK).stdout[len(prompt):] for prompt in prompts]
         self.assertEqual(done.stdout, "".join(alone))
 
@@ -52,6 +59,39 @@ class FlashServe(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("no requests", done.stderr)
         self.assertNotEqual(run(FLASH_SERVE, "--device", "abacus", "-p", "x").returncode, 0)
+
+
+class Memory(unittest.TestCase):
+    """The file's pages go while images are packed: no program ever holds both."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.model = Path(cls.folder.name, "deep.gguf")
+        deepen(Path(MODELS, "tiny-qwen35-Q4_K_M.gguf"), 200, cls.model)
+        cls.text = Path(cls.folder.name, "text")
+        cls.text.write_text("And God said, Let there be light. " * 4)
+
+    def peak(self, program, *options):
+        """Most bytes that the program held at once."""
+        with open(os.devnull, "w") as nowhere, tempfile.TemporaryFile("w+") as said:
+            child = subprocess.Popen([program, "-m", self.model, "-c", "64", *map(str, options)], stdin=subprocess.DEVNULL,
+                                     stdout=nowhere, stderr=said)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            said.seek(0)
+            self.assertEqual(child.returncode, 0, said.read())
+        return usage.ru_maxrss * 1024
+
+    def test_a_program_holds_the_images_and_not_the_file(self):
+        prompt = ["-p", "And God said", "-n", 2, "--temp", 0]
+        # What is not weights is the same in a model of a few layers, but for the states of the sequence.
+        for program, options in ((GENERATE, prompt), (FLASH_SERVE, prompt), (PERPLEXITY, ["--file", self.text, "--window", 16])):
+            with self.subTest(program=program):
+                peak, file = self.peak(program, *options), self.model.stat().st_size
+                self.assertGreater(peak, file)
+                self.assertLess(peak, 1.6 * file)
 
 
 @unittest.skipUnless(NPU, "built without XRT")
