@@ -84,4 +84,5 @@ int main() {
     for (std::size_t r = 0; r < rows; ++r)
         std::printf("row %zu: %6.2f, exactly %6.2f\n", r, static_cast<double>(y[r]), static_cast<double>(y_exact[r]));
     std::printf("q4_k: %s\n", other.error().message.c_str());
+    return std::fflush(stdout) == 0 ? 0 : 1;
 }

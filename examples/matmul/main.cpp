@@ -29,4 +29,5 @@ int main() {
                                                              frugal::matrix_view(y.data(), 1, rows));
     if (!done) return std::fprintf(stderr, "%s\n", done.error().message.c_str()), 1;
     std::printf("y = %.2f %.2f %.2f\n", static_cast<double>(y[0]), static_cast<double>(y[1]), static_cast<double>(y[2]));
+    return std::fflush(stdout) == 0 ? 0 : 1;
 }

@@ -1,4 +1,5 @@
-# cmake -DPROGRAM=… -DEXPECTED=file -P check_output.cmake: the program must exit with 0 and print exactly the file.
+# cmake -DPROGRAM=… -DEXPECTED=file -P check_output.cmake: the program must exit with 0 and print exactly the file, and
+# with 1 where it cannot print.
 execute_process(COMMAND "${PROGRAM}" RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "${PROGRAM} ended with ${code}: ${errors}")
@@ -6,4 +7,10 @@ endif()
 file(READ "${EXPECTED}" expected)
 if(NOT output STREQUAL expected)
   message(FATAL_ERROR "${PROGRAM} printed\n${output}instead of\n${expected}")
+endif()
+if(EXISTS /dev/full)
+  execute_process(COMMAND "${PROGRAM}" RESULT_VARIABLE code OUTPUT_FILE /dev/full)
+  if(NOT code EQUAL 1)
+    message(FATAL_ERROR "${PROGRAM} ended with ${code} where its output could not be written")
+  endif()
 endif()
