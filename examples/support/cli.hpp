@@ -1,19 +1,33 @@
 #pragma once
-/// What the example programs' command lines have in common.
+/// What the example programs' command lines have in common. Programs end with 0, 1 (failed) or 2 (wrong use).
 #include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/fork_join_executor.hpp"
-#include "frugal/ops/sampling/sampling.hpp"
 #include "generator.hpp"
 #include "model_file.hpp"
+#include "terminal.hpp"
 
 namespace runner {
+
+/// Parses the command line and runs the program; its exit status. Adds --version. Two-letter options of llama.cpp (-sys, -cnv)
+/// stand for the long ones. Messages go to standard error.
+[[nodiscard]] int run_program(CLI::App& app, int argc, char** argv, const std::function<frugal::status()>& run);
+
+/// Ends the program with 2, from within its `run`.
+[[noreturn]] void wrong_use(const std::string& message);
+
+/// Checks of options: a whole number, or any finite one. The messages name the bounds.
+inline constexpr std::int64_t any_whole_number = std::int64_t{1} << 40;
+[[nodiscard]] CLI::Validator whole_number(std::int64_t least, std::int64_t most = any_whole_number);
+[[nodiscard]] CLI::Validator number(double least, double most, bool above_least = false);
 
 /// Options that every program with a model takes.
 struct model_arguments {
@@ -23,23 +37,13 @@ struct model_arguments {
     int qsa_ratio = -1;
     bool check_tensors = false, allow_paging = false, exact = false;
 
-    void add_to(CLI::App& app) {
-        app.add_option("-m,--model", model,
-                       "GGUF file or Hugging Face directory, or an embedded model: tiny-qwen35, tiny-qwen4exp")
-            ->capture_default_str();
-        app.add_option("-t,--threads", threads, "threads; 0: as many as this process may use")->capture_default_str();
-        app.add_option("-c,--ctx-size", context, "most tokens of a sequence; 0: what the model was trained for")
-            ->capture_default_str();
-        app.add_option("--qsa-ratio", qsa_ratio, "QSA compress ratio in place of the file's; 0: dense attention")
-            ->check(CLI::Range(0, 1 << 20));
-        app.add_flag("--exact", exact, "multiply straight from the file, activations in f32 (default for GGUF: images, 8 bits)");
-        app.add_flag("--check-tensors", check_tensors, "decode every weight once and refuse NaN and infinity");
-        app.add_flag("--allow-paging", allow_paging, "run a model that is larger than memory");
-    }
+    void add_to(CLI::App& app, const std::string& context_names = "-c,--ctx-size",
+                const std::string& context_help = "most tokens of a sequence; 0: what the model was trained for");
     [[nodiscard]] std::optional<std::size_t> ratio() const {
         return qsa_ratio < 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(qsa_ratio));
     }
-    [[nodiscard]] frugal::result<model_file> open() const { return open_model(resolve_model(model), {ratio(), allow_paging}); }
+    /// Opens the model; a context beyond what it was trained for gets a warning.
+    [[nodiscard]] frugal::result<model_file> open() const;
     [[nodiscard]] engine_options engine() const {
         engine_options out;
         out.max_tokens = context;
@@ -52,58 +56,23 @@ struct model_arguments {
 
 /// Options of every program that generates text.
 struct generation_arguments {
-    generation_options options;
-    double temperature = 0.8, top_p = 0.95;
-    std::size_t top_k = 40;
-    std::uint64_t seed = 1;
+    void add_to(CLI::App& app);
+    /// What was asked for. Without --n-predict a reply of a chat ends by itself. A bias of a token that the model does not have
+    /// is wrong use.
+    [[nodiscard]] generation_options options(const model_arguments& model, const model_file& file, bool chat) const;
 
-    void add_to(CLI::App& app) {
-        app.add_option("-n,--n-predict", options.predict, "most tokens to generate; -1: until the model ends")
-            ->capture_default_str();
-        app.add_option("--temp", temperature, "temperature; 0 takes the likeliest token")
-            ->check(CLI::NonNegativeNumber)
-            ->capture_default_str();
-        app.add_option("--top-k", top_k, "sample from the k likeliest tokens; 0: all")->capture_default_str();
-        app.add_option("--top-p", top_p, "sample from the likeliest tokens that make up this probability")
-            ->check(CLI::Range(0.0, 1.0))
-            ->capture_default_str();
-        app.add_option("-s,--seed", seed, "seed of the sampler")->capture_default_str();
-        app.add_option("-b,--batch-size", options.batch, "most prompt tokens of one forward pass")
-            ->check(CLI::Range(1, 1 << 16))
-            ->capture_default_str();
-        app.add_flag("--ignore-eos", options.ignore_eos, "go on after an end-of-text token");
-    }
-    [[nodiscard]] frugal::result<frugal::ops::sampler> sampler() const {
-        return frugal::ops::sampler::create(
-            {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = static_cast<float>(top_p), .seed = seed});
-    }
+private:
+    generation_options options_;
+    std::optional<std::int64_t> predict_;
+    std::vector<std::string> biases_;
 };
 
-/// Prints "program: message" and returns the exit status of a failed program.
-inline int report(const char* program, const frugal::error& error) {
-    std::fprintf(stderr, "%s: %s\n", program, error.message.c_str());
-    return 1;
-}
+/// Options of conversations.
+struct chat_arguments {
+    std::string system;
+    bool think = false;
 
-/// Reads a line of any length from standard input; false at its end.
-[[nodiscard]] inline bool read_line(std::string& line) {
-    line.clear();
-    int c = 0;
-    while ((c = std::getc(stdin)) != EOF && c != '\n') line.push_back(static_cast<char>(c));
-    return c != EOF || !line.empty();
-}
-
-/// Reads a whole file, or standard input for "-".
-[[nodiscard]] inline frugal::result<std::string> read_text(const std::string& path) {
-    std::FILE* in = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-    if (in == nullptr) return frugal::fail(frugal::errc::not_found, "cannot open ", path);
-    std::string out;
-    char block[1 << 16];
-    for (std::size_t n = 0; (n = std::fread(block, 1, sizeof(block), in)) > 0;) out.append(block, n);
-    const bool broken = std::ferror(in) != 0;
-    if (in != stdin) std::fclose(in);
-    if (broken) return frugal::fail(frugal::errc::io, "cannot read ", path);
-    return out;
-}
+    void add_to(CLI::App& app);
+};
 
 }  // namespace runner

@@ -1,10 +1,11 @@
 #include "terminal.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <sys/select.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,26 +22,16 @@ using namespace frugal;
 namespace {
 
 volatile std::sig_atomic_t interrupt_seen = 0;
+// Any thread may get the signal, so whoever waits for input is woken by a byte.
+int interrupt_pipe[2] = {-1, -1};
 
-extern "C" void note_interrupt(int) { interrupt_seen = 1; }
-
-/// SIGINT waits while one of these lives, so that it can be let through while nothing but input is waited for.
-class interrupts_held {
-public:
-    explicit interrupts_held(sigset_t& before) {
-        sigset_t own;
-        sigemptyset(&own);
-        sigaddset(&own, SIGINT);
-        sigprocmask(SIG_BLOCK, &own, &before);
-        before_ = before;
-    }
-    interrupts_held(const interrupts_held&) = delete;
-    interrupts_held& operator=(const interrupts_held&) = delete;
-    ~interrupts_held() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-
-private:
-    sigset_t before_{};
-};
+extern "C" void note_interrupt(int) {
+    const int before = errno;
+    interrupt_seen = 1;
+    const char byte = 0;
+    [[maybe_unused]] const ssize_t written = ::write(interrupt_pipe[1], &byte, 1);
+    errno = before;
+}
 
 #if defined(FRUGAL_EXAMPLE_READLINE)
 // readline hands lines to a function without an argument of ours.
@@ -62,13 +53,19 @@ status print(std::string_view text) {
 }
 
 void catch_interrupts() {
+    if (interrupt_pipe[0] < 0 && ::pipe2(interrupt_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return;
     struct sigaction action {};
     action.sa_handler = note_interrupt;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, nullptr);
 }
 bool interrupted() noexcept { return interrupt_seen != 0; }
-void forget_interrupt() noexcept { interrupt_seen = 0; }
+void forget_interrupt() noexcept {
+    char bytes[64];
+    while (::read(interrupt_pipe[0], bytes, sizeof(bytes)) > 0) {
+    }
+    interrupt_seen = 0;
+}
 
 std::string_view without_byte_order_mark(std::string_view text) noexcept {
     constexpr std::string_view mark = "\xEF\xBB\xBF";
@@ -88,7 +85,7 @@ result<std::string> read_text(const std::string& path) {
     return std::string(without_byte_order_mark(out));
 }
 
-line_reader::line_reader() : terminal_(::isatty(STDIN_FILENO) != 0) {
+line_reader::line_reader(bool turns) : terminal_(turns && ::isatty(STDIN_FILENO) != 0) {
 #if defined(FRUGAL_EXAMPLE_READLINE)
     editing_ = terminal_ && ::isatty(STDERR_FILENO) != 0;
     if (!editing_) return;
@@ -105,17 +102,20 @@ line_reader::event line_reader::read(const char* prompt, std::string& text) {
     text.clear();
     for (bool more = false;; more = true) {
         std::string part;
-        const event what = line(more ? "  " : prompt, part);
+        const event what = line(prompt, part);
         if (what == event::end) ended_ = true;
         if (what != event::text) return what == event::end && more ? event::text : what;
         text += part;
         if (!terminal_) return event::text;
-        if (text.ends_with('\\'))
+        if (text.ends_with('\\')) {
             text.back() = '\n';
-        else if (pending())
+            prompt = "  ";
+        } else if (pending()) {
             text += '\n';
-        else
+            prompt = "";
+        } else {
             break;
+        }
     }
 #if defined(FRUGAL_EXAMPLE_READLINE)
     if (editing_ && !text.empty()) add_history(text.c_str());
@@ -125,7 +125,6 @@ line_reader::event line_reader::read(const char* prompt, std::string& text) {
 
 line_reader::event line_reader::line(const char* prompt, std::string& out) {
     if (ended_) return event::end;
-    const interrupts_held held(unblocked_);
     event what = event::text;
     if (editing_) {
         what = edited_line(prompt, out);
@@ -190,17 +189,16 @@ line_reader::event line_reader::edited_line([[maybe_unused]] const char* prompt,
     return event::text;
 }
 
-bool line_reader::wait() const {
+bool line_reader::wait() {
     for (;;) {
+        pollfd inputs[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_pipe[0], POLLIN, 0}};
+        const int ready = ::poll(inputs, 2, -1);
         if (interrupted()) {
             forget_interrupt();
             return false;
         }
-        fd_set inputs;
-        FD_ZERO(&inputs);
-        FD_SET(STDIN_FILENO, &inputs);
         // Errors other than a signal are for the read that follows to tell.
-        if (::pselect(STDIN_FILENO + 1, &inputs, nullptr, nullptr, nullptr, &unblocked_) >= 0 || errno != EINTR) return true;
+        if (ready > 0 || errno != EINTR) return true;
     }
 }
 

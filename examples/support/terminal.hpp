@@ -1,6 +1,5 @@
 #pragma once
 /// Standard output, standard input and Ctrl-C as programs of a terminal use them.
-#include <csignal>
 #include <string>
 #include <string_view>
 
@@ -23,8 +22,8 @@ void forget_interrupt() noexcept;
 /// Reads a whole file, or standard input for "-", without a byte order mark. Errors: not_found, io.
 [[nodiscard]] frugal::result<std::string> read_text(const std::string& path);
 
-/// Texts that a user enters, one a line of standard input. A line ends with \n or \r\n. At a terminal it is edited, where the
-/// program was built with readline, earlier ones come back with the arrow keys, pasted lines are one text, and a backslash at
+/// Lines of standard input, which end with \n or \r\n, or the turns of a conversation. A turn at a terminal is edited, where the
+/// program was built with readline, and earlier ones come back with the arrow keys; pasted lines are one turn, and a backslash at
 /// the end of a line continues it.
 class line_reader {
 public:
@@ -34,27 +33,26 @@ public:
         interrupt,  ///< Ctrl-C where nothing was typed
         dropped,    ///< Ctrl-C where something was typed, which is forgotten
     };
-    line_reader();
+    explicit line_reader(bool turns);
     line_reader(const line_reader&) = delete;
     line_reader& operator=(const line_reader&) = delete;
 
-    /// Whether somebody types.
+    /// Whether somebody types turns.
     [[nodiscard]] bool terminal() const noexcept { return terminal_; }
-    /// The next text; a terminal shows `prompt` first.
+    /// The next line or turn; a terminal shows `prompt` first.
     [[nodiscard]] event read(const char* prompt, std::string& text);
 
 private:
     [[nodiscard]] event line(const char* prompt, std::string& out);
     [[nodiscard]] event plain_line(std::string& out);
     [[nodiscard]] event edited_line(const char* prompt, std::string& out);
-    /// Waits for input; false where Ctrl-C comes first. SIGINT must be blocked.
-    [[nodiscard]] bool wait() const;
+    /// Waits for input; false where Ctrl-C comes first.
+    [[nodiscard]] static bool wait();
     /// Whether more has come already, as when lines are pasted.
     [[nodiscard]] bool pending() const;
 
     bool terminal_ = false, editing_ = false, ended_ = false, first_ = true;
     std::string buffer_;  ///< read, but not yet given out; never at an editor
-    sigset_t unblocked_{};
 };
 
 }  // namespace runner

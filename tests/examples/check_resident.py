@@ -56,9 +56,26 @@ class FlashServe(unittest.TestCase):
 
     def test_nothing_to_serve_is_an_error(self):
         done = run(FLASH_SERVE, *QUICK, text="")
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("no requests", done.stderr)
-        self.assertNotEqual(run(FLASH_SERVE, "--device", "abacus", "-p", "x").returncode, 0)
+        self.assertEqual(run(FLASH_SERVE, "--device", "abacus", "-p", "x").returncode, 2)
+
+    def test_requests_are_rendered_as_generate_renders_them(self):
+        tokens = []
+        for more in ([], ["--think"], ["--no-think"], ["--system-prompt", "Be brief."], ["--think", "-sys", "Be brief."]):
+            served = run(FLASH_SERVE, *QUICK, "--chat", *more, text="And God said\r\n")
+            talk = run(GENERATE, *QUICK, "--chat", "--stats", *more, text="And God said\r\n")
+            tokens.append(int(re.search(r"request 1: (\d+) prompt tokens", served.stderr)[1]))
+            self.assertEqual(tokens[-1], counted(talk, "prompt"), more)
+            self.assertEqual(served.stdout, talk.stdout)
+        self.assertEqual(tokens[0], tokens[2])
+        self.assertEqual(len(set(tokens)), 4, tokens)
+
+    def test_what_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([FLASH_SERVE, *QUICK, "-p", "x", "-p", "y"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write to standard output", done.stderr)
 
 
 class Memory(unittest.TestCase):
