@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,10 @@ status serve(const arguments& args, const runner::model_file& file, runner::gene
     text.clear();
     std::vector<std::int32_t> ids;
     if (args.chat) {
-        FRUGAL_TRY_ASSIGN(const auto talk, runner::conversation::create(args.conversation, *file.tokenizer));
+        FRUGAL_TRY_ASSIGN(const auto talk, runner::conversation::create(args.conversation, file));
         FRUGAL_TRY_ASSIGN(ids, talk.prompt(prompt));
     } else {
-        FRUGAL_TRY_ASSIGN(ids, runner::encode_prompt(*file.tokenizer, prompt));
+        FRUGAL_TRY_ASSIGN(ids, file.tokenizer->encode_prompt(prompt));
     }
     std::string reply;
     FRUGAL_TRY_ASSIGN(const runner::ending why, text.go_on(ids, reply));

@@ -121,15 +121,15 @@ status run(arguments& args) {
     status done;
     std::string reply;
     if (is_chat && !args.json) {
-        FRUGAL_TRY_ASSIGN(auto talk, runner::conversation::create(args.conversation, *file.tokenizer));
+        FRUGAL_TRY_ASSIGN(auto talk, runner::conversation::create(args.conversation, file));
         done = chat(args, prompt, talk, text);
     } else {
         std::vector<std::int32_t> ids;
         if (is_chat) {
-            FRUGAL_TRY_ASSIGN(const auto talk, runner::conversation::create(args.conversation, *file.tokenizer));
+            FRUGAL_TRY_ASSIGN(const auto talk, runner::conversation::create(args.conversation, file));
             FRUGAL_TRY_ASSIGN(ids, talk.prompt(prompt));
         } else {
-            FRUGAL_TRY_ASSIGN(ids, runner::encode_prompt(*file.tokenizer, prompt));
+            FRUGAL_TRY_ASSIGN(ids, file.tokenizer->encode_prompt(prompt));
         }
         if (!args.json && !args.hide_prompt) FRUGAL_TRY(runner::print(prompt));
         const auto why = text.go_on(ids, reply);

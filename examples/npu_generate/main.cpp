@@ -37,7 +37,7 @@ status run(arguments& args) {
                       runner::make_emulated_npu_engine(file, executor, options, args.reload, args.memory_mib << 20));
     FRUGAL_TRY_ASSIGN(auto text, runner::generator::create(generation, file, *engine));
     const double loading = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    FRUGAL_TRY_ASSIGN(const auto ids, runner::encode_prompt(*file.tokenizer, args.prompt));
+    FRUGAL_TRY_ASSIGN(const auto ids, file.tokenizer->encode_prompt(args.prompt));
     FRUGAL_TRY(runner::print(args.prompt));
     std::string reply;
     const auto ended = text.go_on(ids, reply);

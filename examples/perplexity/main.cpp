@@ -58,7 +58,7 @@ status run(const arguments& args) {
         FRUGAL_TRY_ASSIGN(tokens, parse_ids(text));
     } else {
         FRUGAL_TRY_ASSIGN(const std::string text, runner::read_text(args.file));
-        FRUGAL_TRY_ASSIGN(tokens, runner::encode_prompt(*file.tokenizer, text));
+        FRUGAL_TRY_ASSIGN(tokens, file.tokenizer->encode_prompt(text));
     }
     std::size_t windows = tokens.size() / length;
     if (args.most != 0) windows = std::min(windows, args.most);

@@ -233,7 +233,9 @@ generation_options generation_arguments::options(const model_arguments& model, c
 
 void chat_arguments::add_to(CLI::App& app) {
     app.add_option("--system-prompt,--system", system, "system message of the conversation (-sys)");
-    app.add_flag("--think,!--no-think", think, "let the model reason before it answers");
+    app.add_flag_function(
+        "--think,!--no-think", [this](std::int64_t n) { think = n > 0; },
+        "let the model reason before it answers, or not (default: as the file's template has it)");
 }
 
 }  // namespace runner

@@ -70,7 +70,7 @@ private:
 /// Options of conversations.
 struct chat_arguments {
     std::string system;
-    bool think = false;
+    std::optional<bool> think{};  ///< empty: as the file's template has it
 
     void add_to(CLI::App& app);
 };

@@ -14,9 +14,9 @@ namespace runner {
 
 class conversation {
 public:
-    /// The tokenizer outlives the conversation. Errors: those of io::chat_template::create.
-    [[nodiscard]] static frugal::result<conversation> create(const chat_arguments& args, const frugal::io::tokenizer& tokenizer) {
-        FRUGAL_TRY_ASSIGN(auto layout, frugal::io::chat_template::create(tokenizer));
+    /// The file outlives the conversation. Errors: those of chat_layout.
+    [[nodiscard]] static frugal::result<conversation> create(const chat_arguments& args, const model_file& file) {
+        FRUGAL_TRY_ASSIGN(auto layout, chat_layout(file));
         conversation out(std::move(layout));
         out.options_.thinking = args.think;
         if (!args.system.empty()) out.turns_.push_back({"system", args.system});
@@ -37,7 +37,8 @@ public:
         FRUGAL_TRY_ASSIGN(const ending why, by.go_on(ids, reply));
         if (why == ending::interrupted && reply.empty()) return why;
         turns_.push_back({"user", text});
-        turns_.push_back({"assistant", reply});
+        const auto parts = frugal::io::split_reasoning(reply, options_.thinking.value_or(layout_.format().thinking));
+        turns_.push_back({"assistant", std::string(parts.answer), std::string(parts.reasoning)});
         return why;
     }
     /// Takes the last turn and its reply back.

@@ -1,7 +1,6 @@
 #include "engine.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "engine_isa.hpp"
@@ -28,8 +27,6 @@ FRUGAL_CPU_ISAS(FRUGAL_DECLARE_ENGINE)
 
 result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_options options,
                                             const std::function<result<std::unique_ptr<engine>>(const engine_options&)>& make) {
-    using clock = std::chrono::steady_clock;
-    const auto start = clock::now();
     io::progress_bar bar("loading");
     options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar(done, total); };
     const auto pages = std::make_shared<io::page_return>();
@@ -37,7 +34,6 @@ result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_optio
         options.images.source_unneeded = [pages](std::span<const std::byte> part) { (*pages)(part); };
     FRUGAL_TRY_ASSIGN(auto out, make(options));
     pages->finish();
-    out->load_seconds = file.open_seconds + std::chrono::duration<double>(clock::now() - start).count();
     return out;
 }
 

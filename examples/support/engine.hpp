@@ -60,9 +60,6 @@ public:
     [[nodiscard]] virtual std::size_t image_bytes() const = 0;
     /// Why the host had to compute what a device should have, if it had to.
     [[nodiscard]] virtual std::optional<frugal::error> last_failure() const = 0;
-
-    /// From opening the file until all was in memory: its pages, or the images packed from them.
-    double load_seconds = 0;
 };
 
 /// Loads the model of `file` (which must outlive the engine) with kernels of the instruction set that the machine, or the

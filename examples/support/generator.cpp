@@ -42,12 +42,6 @@ std::string_view to_string(ending why) noexcept {
 
 double rate(std::size_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; }
 
-result<std::vector<std::int32_t>> encode_prompt(const io::tokenizer& tokenizer, std::string_view text) {
-    FRUGAL_TRY_ASSIGN(auto ids, tokenizer.encode(text));
-    if (const auto first = tokenizer.first_id(); first && (ids.empty() || ids.front() != *first)) ids.insert(ids.begin(), *first);
-    return ids;
-}
-
 result<generator> generator::create(generation_options options, const model_file& file, engine& model) {
     generator out(std::move(options), file, model);
     out.context_ = out.options_.context != 0 ? out.options_.context : model.sizes().context_length;
@@ -105,10 +99,6 @@ result<ending> generator::go_on(const std::vector<std::int32_t>& ids, std::strin
     stop_texts stops(options_.stops);
     clock_type::time_point generation;
     std::uint64_t bytes_before = 0;
-    const auto ends = [&](std::int32_t token) {
-        const auto& more = file_->sizes.eos;
-        return file_->tokenizer->is_eos(token) || std::find(more.begin(), more.end(), token) != more.end();
-    };
     // Whatever ends the text, its time counts.
     const auto finish = [&](ending why) -> result<ending> {
         if (generation != clock_type::time_point{}) {
@@ -131,7 +121,7 @@ result<ending> generator::go_on(const std::vector<std::int32_t>& ids, std::strin
         } else {
             ++time_.steps;
         }
-        if (!options_.ignore_eos && ends(token)) return finish(ending::end_of_text);
+        if (!options_.ignore_eos && file_->tokenizer->is_eos(token)) return finish(ending::end_of_text);
         penalties_.accept(token);
         ++time_.new_tokens;
         FRUGAL_TRY(give_out(stops.push(stream.push(token)), reply));

@@ -40,10 +40,6 @@ struct timing {
 /// n / seconds; 0 where no time has passed.
 [[nodiscard]] double rate(std::size_t n, double seconds);
 
-/// Ids of a text as the model is to see it: behind the id that its tokenizer wants in front, if it wants one.
-[[nodiscard]] frugal::result<std::vector<std::int32_t>> encode_prompt(const frugal::io::tokenizer& tokenizer,
-                                                                      std::string_view text);
-
 /// One conversation or completion in sequence 0 of an engine: what the model has seen, and how to go on.
 class generator {
 public:

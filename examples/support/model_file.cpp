@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <cstdio>
 #include <span>
 #include <utility>
 
@@ -41,6 +41,13 @@ status for_each_tensor(const model_file& file, F&& f) {
 
 }  // namespace
 
+result<io::chat_template> chat_layout(const model_file& file) {
+    auto format = io::recognise_chat_format(file.chat_template);
+    if (!format && !file.chat_template.empty())
+        std::fprintf(stderr, "the file's chat template is not one that is known here: turns are written as Qwen3.5's\n");
+    return io::chat_template::create(*file.tokenizer, format.value_or(io::chat_format{}));
+}
+
 std::string resolve_model(const std::string& name) {
     if (name.find('/') == std::string::npos && name.find('.') == std::string::npos) {
         const std::string embedded = std::string(FRUGAL_EXAMPLE_MODELS) + "/" + name + "-Q4_K_M.gguf";
@@ -50,8 +57,6 @@ std::string resolve_model(const std::string& name) {
 }
 
 result<model_file> open_model(const std::string& path, const open_options& options) {
-    using clock = std::chrono::steady_clock;
-    const auto start = clock::now();
     model_file out;
     const model::load_options load{options.qsa_ratio, false};
     if (is_directory(path)) {
@@ -62,20 +67,22 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         const auto names = checkpoint.read_text("tokenizer_config.json");
         FRUGAL_TRY_ASSIGN(out.tokenizer,
                           io::tokenizer::from_tokenizer_json(tokenizer, names ? std::string_view(*names) : std::string_view()));
+        FRUGAL_TRY_ASSIGN(out.chat_template, io::read_chat_template(checkpoint));
         out.checkpoint.emplace(std::move(checkpoint));
     } else {
         FRUGAL_TRY_ASSIGN(auto gguf, io::gguf_file::open(path));
         FRUGAL_TRY_ASSIGN(out.sizes, model::read_config(gguf, load));
         FRUGAL_TRY_ASSIGN(out.tokenizer, io::tokenizer::from_gguf(gguf));
+        FRUGAL_TRY_ASSIGN(out.chat_template, io::read_chat_template(gguf));
         out.gguf.emplace(std::move(gguf));
     }
+    out.tokenizer->also_end_at(out.sizes.eos);
     FRUGAL_TRY(for_each_tensor(out, [&](std::span<const std::byte> bytes) { out.bytes += bytes.size(); }));
     const std::uint64_t memory = physical_memory();
     out.exceeds_memory = memory != 0 && out.bytes > memory;
     if (out.exceeds_memory && !options.allow_paging)
         return fail(errc::out_of_memory, path, ": weights of ", out.bytes >> 20, " MiB do not fit in this machine's ",
                     memory >> 20, " MiB; pass --allow-paging to read them from disk again and again");
-    out.open_seconds = std::chrono::duration<double>(clock::now() - start).count();
     return out;
 }
 
