@@ -218,8 +218,8 @@ class Generate(unittest.TestCase):
         self.assertGreater(prompt_tokens("--chat", text="hello\nagain\n"), one)
         self.assertGreater(prompt_tokens("--chat", "-p", "hello", text="again\n"), one)
         self.assertGreater(prompt_tokens("--chat", "-sys", "Be brief.", "-p", "hello"), one)
-        self.assertNotEqual(prompt_tokens("--chat", "--think", "-p", "hello"), one)
-        self.assertEqual(prompt_tokens("--chat", "--no-think", "-p", "hello"), one)
+        self.assertEqual(prompt_tokens("--chat", "--think", "-p", "hello"), one)
+        self.assertNotEqual(prompt_tokens("--chat", "--no-think", "-p", "hello"), one)
         # A value that looks like an option of two letters is a value.
         self.assertEqual(prompt_tokens("--chat", "-p", "-st", "--no-conversation"), prompt_tokens("-p", "-st"))
 

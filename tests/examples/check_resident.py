@@ -68,7 +68,7 @@ class FlashServe(unittest.TestCase):
             tokens.append(int(re.search(r"request 1: (\d+) prompt tokens", served.stderr)[1]))
             self.assertEqual(tokens[-1], counted(talk, "prompt"), more)
             self.assertEqual(served.stdout, talk.stdout)
-        self.assertEqual(tokens[0], tokens[2])
+        self.assertEqual(tokens[0], tokens[1])  # without a template of its own the file is written as Qwen3.5's, which thinks
         self.assertEqual(len(set(tokens)), 4, tokens)
 
     def test_what_cannot_be_written_is_an_error(self):
