@@ -41,7 +41,7 @@ namespace isa {
 FRUGAL_CPU_ISAS(FRUGAL_DEFINE_ISA)
 #undef FRUGAL_DEFINE_ISA
 
-/// An instruction set tag: `name`, `vector_bytes`, and `fused`, whether a product and a sum are rounded once (simd::multiply_add).
+/// An instruction set tag: `name`, `vector_bytes`, and `fused`: whether simd::multiply_add rounds once.
 template <class Isa>
 concept tag = requires {
     { Isa::name } -> std::convertible_to<std::string_view>;

@@ -36,7 +36,9 @@ struct key_products {
     FRUGAL_ALWAYS_INLINE static auto load(const Scalar* from) noexcept requires(!std::is_same_v<Scalar, float>) {
         return simd::load<Isa>(from);
     }
-    FRUGAL_ALWAYS_INLINE static void add(sum& to, const sum& q, const sum& key) noexcept { to = simd::multiply_add<Isa>(q, key, to); }
+    FRUGAL_ALWAYS_INLINE static void add(sum& to, const sum& q, const sum& key) noexcept {
+        to = simd::multiply_add<Isa>(q, key, to);
+    }
     FRUGAL_ALWAYS_INLINE static simd::vec<Isa> totals(sum (&values)[simd::width<Isa>]) noexcept {
         return relu<Isa>(simd::sums<Isa>(values));
     }

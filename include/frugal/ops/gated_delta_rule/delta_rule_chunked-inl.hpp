@@ -257,7 +257,8 @@ private:
                 const simd::vec<Isa> weight = simd::broadcast<Isa>(query_key[(t + m) * stride + t + s]);
 #pragma GCC unroll 16
                 for (std::size_t r = 0; r < 2; ++r)
-                    sums[m][r] = simd::multiply_add<Isa>(weight, simd::load<Isa>(own_delta + (t + s) * panel + r * width), sums[m][r]);
+                    sums[m][r] =
+                        simd::multiply_add<Isa>(weight, simd::load<Isa>(own_delta + (t + s) * panel + r * width), sums[m][r]);
             }
 #pragma GCC unroll 16
         for (std::size_t m = 0; m < Rows; ++m)

@@ -136,8 +136,9 @@ void delta_rule_recurrent(const delta_rule_head& head, std::size_t col_begin, st
             for (std::size_t t = 0; t < tokens; ++t) step.template operator()<1, false>(t, c, nullptr);
         for (; c < n; ++c)
             for (std::size_t t = 0; t < tokens; ++t)
-                detail::delta_step_scalar<Isa>(state + c, stride, head.q.row(t), head.k.row(t), head.v.row(t)[first + c], decay(t),
-                                          head.beta[t * head.gate_stride], key_dim, head.scale, head.out.row(t) + first + c);
+                detail::delta_step_scalar<Isa>(state + c, stride, head.q.row(t), head.k.row(t), head.v.row(t)[first + c],
+                                               decay(t), head.beta[t * head.gate_stride], key_dim, head.scale,
+                                               head.out.row(t) + first + c);
         if (!in_place) detail::panel_to_state(head, key_dim, first, n, scratch);
     }
 }
