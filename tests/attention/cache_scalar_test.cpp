@@ -48,6 +48,28 @@ TEST_CASE("C24 bf16 and q8_0 caches: saved bytes restore the sequence, broken on
 TEST_CASE("C17 q8_0 caches: a cleared slot is as new") { of<qsa<fg::quant::q8_0>>().cleared(); }
 TEST_CASE("q8_0 caches: a failed pass changes nothing") { of<qsa<fg::quant::q8_0>>().failure(); }
 
+TEST_CASE("N14: values beyond the range of a cache's type leave every output finite") {
+    test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
+        fg::device::cpu<Isa> dev;
+        auto layer = test::random_layer(16, 2, 1, 32);
+        for (float& weight : layer.v) weight *= 1e8f;
+        const auto a = test::random_stream(layer.dims.hidden, 40, 2);
+        const auto check = [&]<class Variant>(fg::type_tag<Variant>) {
+            test::arm<Variant> cache(layer, 1);
+            auto y = cache.feed(dev, s0, a, 0, 39);
+            y = test::joined(y, cache.feed(dev, s0, a, 39, 1));
+            std::size_t lost = 0;
+            for (const float value : y) lost += std::isfinite(value) ? 0 : 1;
+            CHECK(lost == 0);
+        };
+        check(fg::type_tag<full<float>>{});
+        check(fg::type_tag<full<fg::half>>{});
+        check(fg::type_tag<full<fg::bfloat16>>{});
+        check(fg::type_tag<full<fg::quant::q8_0>>{});
+        check(fg::type_tag<qsa<fg::half>>{});
+    });
+}
+
 TEST_CASE("C35 caches of every type stay as close to one of floats as their rounding, and refuse each other's bytes") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;

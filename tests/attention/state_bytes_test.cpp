@@ -481,3 +481,40 @@ TEST_CASE("N34: a sequence that a failed pass left halfway is not saved as a seq
     CHECK(state.length(seq(9)) == 0);
     CHECK_FALSE(load(state, 1, saved(state, 9)).has_value());
 }
+
+TEST_CASE("N14: a value beyond the range of a cache becomes the greatest one, NaN and infinities stay") {
+    const float infinity = std::numeric_limits<float>::infinity(), greatest = std::numeric_limits<float>::max();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const auto kept = []<class Scalar>(fg::type_tag<Scalar>, float value) {
+        attention::key_value_store<Scalar> store(32);
+        REQUIRE(store.reserve(1));
+        std::vector<float> row(32, 1.0f);
+        row[5] = value;
+        store.write(0, row.data());
+        store.commit(1);
+        if constexpr (std::is_same_v<Scalar, fg::quant::q8_0>) {
+            fg::quant::q8_0::decode(reinterpret_cast<const std::byte*>(store.row(0)), row.data());
+            return row[5];
+        } else {
+            return fg::to_float(store.row(0)[5]);
+        }
+    };
+    const auto check = [&](auto tag, float most) {
+        CHECK(kept(tag, most) == most);
+        CHECK(kept(tag, -most) == -most);
+        for (const float beyond : {std::nextafter(most, infinity), most * 1.001f, 1e38f, greatest}) {
+            if (!(beyond > most) || beyond == infinity) continue;
+            CHECK(kept(tag, beyond) == most);
+            CHECK(kept(tag, -beyond) == -most);
+        }
+        CHECK(std::isnan(kept(tag, nan)));
+        CHECK(std::isnan(kept(tag, -nan)));
+        CHECK_FALSE(std::isfinite(kept(tag, infinity)));
+        CHECK_FALSE(std::isfinite(kept(tag, -infinity)));
+    };
+    check(fg::type_tag<float>{}, greatest);
+    check(fg::type_tag<fg::half>{}, 65504.0f);
+    check(fg::type_tag<fg::bfloat16>{}, fg::to_float(fg::bfloat16{0x7F7F}));
+    check(fg::type_tag<fg::quant::q8_0>{}, 65504.0f * 127.0f);
+    CHECK(kept(fg::type_tag<fg::half>{}, 65504.0f + 15.0f) == 65504.0f);  // rounds to it as ever
+}

@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include "frugal/attention/cache_scalar.hpp"
 #include "frugal/ops/attention/step_cuda.cuh"
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/ops/block_select/index_keys_cuda.cuh"
@@ -123,6 +124,7 @@ TEST_CASE("keys and values are appended as the host's caches round them") {
     constexpr std::size_t tokens = 3, features = 96, before = 2;
     auto keys = normal_numbers(tokens * features, 1), values = normal_numbers(tokens * features, 2);
     keys[3] = nan_value, keys[40] = infinity, keys[70] = 1e-30f, values[5] = 65520.0f, values[features + 1] = -0.0f;
+    values[6] = -1e30f, values[features + 40] = std::numeric_limits<float>::max();  // beyond the range of a type
     std::fill_n(values.begin() + 2 * features, 32, 0.0f);
     std::fill_n(values.begin() + 2 * features + 32, 32, 1e-39f);
     const auto check = [&]<class Scalar>(fg::type_tag<Scalar>, const auto& encode) {
@@ -153,12 +155,14 @@ TEST_CASE("keys and values are appended as the host's caches round them") {
     };
     check(fg::type_tag<float>{}, each([](float x) { return x; }));
     keys[3] = 3.0f;  // NaN stays NaN, but not bit by bit
-    check(fg::type_tag<fg::half>{}, each([](float x) { return fg::to_half(x); }));
-    check(fg::type_tag<fg::bfloat16>{}, each([](float x) { return fg::to_bfloat16(x); }));
+    check(fg::type_tag<fg::half>{}, each([](float x) { return ops::round_for_cache<fg::half>(x); }));
+    check(fg::type_tag<fg::bfloat16>{}, each([](float x) { return ops::round_for_cache<fg::bfloat16>(x); }));
     keys[3] = nan_value;
     check(fg::type_tag<fg::quant::q8_0>{}, [](const float* from, std::int8_t* to) {
-        for (std::size_t block = 0; block < features / 32; ++block)
-            fg::quant::q8_0::encode(from + block * 32, reinterpret_cast<std::byte*>(to + block * 34));
+        fg::attention::key_value_store<fg::quant::q8_0> store(features);
+        REQUIRE(store.reserve(1));
+        store.write(0, from);
+        std::copy_n(store.row(0), features / 32 * 34, to);
     });
 }
 

@@ -54,11 +54,15 @@ public:
 
     /// Errors: out_of_memory (nothing changed that shows).
     [[nodiscard]] status reserve(std::size_t count) { return blocks_.reserve(count); }
-    /// Fills a reserved row from floats, rounded as the format's encoder does.
+    /// Fills a reserved row from floats, rounded as the format's encoder does; see ops::clamp_for_cache for what it cannot hold.
     void write(std::size_t index, const float* values) noexcept {
         auto* const to = reinterpret_cast<std::byte*>(blocks_.reserved_row(index));
-        for (std::size_t block = 0; block < width_ / Format::block_size; ++block)
-            Format::encode(values + block * Format::block_size, to + block * Format::block_bytes);
+        for (std::size_t block = 0; block < width_ / Format::block_size; ++block) {
+            float in[Format::block_size];
+            for (std::size_t i = 0; i < Format::block_size; ++i)
+                in[i] = ops::clamp_for_cache<Format>(values[block * Format::block_size + i]);
+            Format::encode(in, to + block * Format::block_bytes);
+        }
     }
     void commit(std::size_t count) noexcept { blocks_.commit(count); }
     void truncate(std::size_t size) noexcept { blocks_.truncate(size); }

@@ -13,6 +13,7 @@
 
 #include "frugal/attention/chunk_arena.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/tensor/bytes.hpp"
 #include "frugal/tensor/scalar.hpp"
 
@@ -104,18 +105,13 @@ public:
     [[nodiscard]] Scalar* reserved_row(std::size_t index) noexcept {
         return chunks_[index >> chunk_shift].get() + (index & (chunk_rows - 1)) * width_;
     }
-    /// Fills a reserved row from floats, rounded to nearest even.
+    /// Fills a reserved row from floats; see ops::round_for_cache.
     void write(std::size_t index, const float* values) noexcept requires(!std::is_same_v<Scalar, std::int8_t>) {
         Scalar* to = reserved_row(index);
         if constexpr (std::is_same_v<Scalar, float>) {
             std::memcpy(to, values, width_ * sizeof(float));
         } else {
-            for (std::size_t i = 0; i < width_; ++i) {
-                if constexpr (std::is_same_v<Scalar, half>)
-                    to[i] = to_half(values[i]);
-                else
-                    to[i] = to_bfloat16(values[i]);
-            }
+            for (std::size_t i = 0; i < width_; ++i) to[i] = ops::round_for_cache<Scalar>(values[i]);
         }
     }
     /// Makes `count` written rows part of the store.

@@ -6,6 +6,7 @@
 
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/warp.cuh"
+#include "frugal/ops/attention/precision.hpp"
 #include "frugal/ops/attention/step_cuda.hpp"
 #include "frugal/tensor/scalar.hpp"
 #include "frugal/tensor/view.hpp"
@@ -47,13 +48,20 @@ cudaError_t begin_step(const step_token* from, std::size_t count, const step_row
                                length);
 }
 
+// As attention::token_store::write: what is finite stays finite.
 FRUGAL_DEVICE void store_feature(float* to, float value) { *to = value; }
-FRUGAL_DEVICE void store_feature(half* to, float value) { to->bits = __half_as_ushort(__float2half_rn(value)); }
-FRUGAL_DEVICE void store_feature(bfloat16* to, float value) { to->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+FRUGAL_DEVICE void store_feature(half* to, float value) {
+    const unsigned bits = __half_as_ushort(__float2half_rn(value));
+    to->bits = static_cast<std::uint16_t>(bits - ((bits & 0x7FFFu) == 0x7C00u && fabsf(value) < INFINITY ? 1u : 0u));
+}
+FRUGAL_DEVICE void store_feature(bfloat16* to, float value) {
+    const unsigned bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    to->bits = static_cast<std::uint16_t>(bits - ((bits & 0x7FFFu) == 0x7F80u && fabsf(value) < INFINITY ? 1u : 0u));
+}
 
 /// A warp encodes 32 values as quant::q8_0::encode does.
 FRUGAL_DEVICE void store_q8_block(std::int8_t* block, float value, int lane) {
-    if (!(value == value)) value = 0.0f;
+    value = clamp_for_cache<quant::q8_0>(value);
     const float scale = device::gpu::lane_max(fabsf(value)) / 127.0f;
     float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
     if (!(inverse - inverse == 0.0f)) inverse = 0.0f;
