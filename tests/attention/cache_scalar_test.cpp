@@ -48,6 +48,12 @@ TEST_CASE("C24 bf16 and q8_0 caches: saved bytes restore the sequence, broken on
 TEST_CASE("C17 q8_0 caches: a cleared slot is as new") { of<qsa<fg::quant::q8_0>>().cleared(); }
 TEST_CASE("q8_0 caches: a failed pass changes nothing") { of<qsa<fg::quant::q8_0>>().failure(); }
 
+TEST_CASE("bf16 and q8_0 caches: a token that is NaN shows in all that see it") {
+    of<full<fg::bfloat16>>().not_a_number_shows();
+    of<full<fg::quant::q8_0>>().not_a_number_shows();
+    of<qsa<fg::quant::q8_0>>().not_a_number_shows();
+}
+
 TEST_CASE("N14: values beyond the range of a cache's type leave every output finite") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;

@@ -62,6 +62,7 @@ TEST_CASE("C30 a copy equals its source over a used destination") { laws{}.copie
 TEST_CASE("C24 saved bytes restore the sequence, broken ones change nothing") { laws{}.saving(); }
 TEST_CASE("context overflow changes nothing") { laws{}.overflow(); }
 TEST_CASE("a failed pass changes nothing") { laws{}.failure(); }
+TEST_CASE("a token that is NaN shows in all that see it") { laws{}.not_a_number_shows(); }
 
 TEST_CASE("y may be the memory of x") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {

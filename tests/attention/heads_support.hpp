@@ -549,6 +549,25 @@ struct laws {
             CHECK(same_bits(careful.feed(dev, seq(0), a, 10, 10), slice(alone(dev, a, 20), 10 * hidden, 10 * hidden)));
         });
     }
+    /// A token that is NaN, the first or a later one, shows in its own output and in those of the tokens that see it (of QSA here:
+    /// those before its block is complete and ranks last), at once and token by token; tokens before it keep their bits.
+    void not_a_number_shows() {
+        everywhere([&](auto& dev) {
+            const auto want = alone(dev, a, 20);
+            for (const std::size_t at : {std::size_t{0}, std::size_t{9}}) {
+                stream spoilt = a;
+                spoilt.x[at * hidden + 3] = not_a_number;
+                const auto got = alone(dev, spoilt, 20);
+                CHECK(same_bits(slice(got, 0, at * hidden), slice(want, 0, at * hidden)));
+                const std::size_t end = tested::sparse ? at / 4 * 4 + 3 : 20;
+                for (std::size_t i = at * hidden; i < end * hidden; ++i) CHECK(std::isnan(got[i]));
+                tested one(layer, 1);
+                std::vector<float> stepwise;
+                for (std::size_t t = 0; t < 20; ++t) stepwise = joined(stepwise, one.feed(dev, seq(0), spoilt, t, 1));
+                CHECK(same_bits(stepwise, got));
+            }
+        });
+    }
 };
 
 }  // namespace test

@@ -44,7 +44,8 @@ struct attention_rows {
 
 /// y[r][h] = sum over the keys t that row r sees of softmax_t(scale * q[r][h] . k[t]) * v[t], in f32.
 /// q: [rows, heads * stride] with stride >= head_dim: head h begins at feature h * (q.cols() / heads). y: [rows, heads *
-/// head_dim]. A row that sees nothing becomes 0. The bits of a row depend on its own query and list alone: a list that
+/// head_dim]. A row that sees nothing, or nothing but keys that score -inf, becomes 0; a NaN in its query or in a key that it
+/// sees makes its head NaN, one in a value that feature. The bits of a row depend on its own query and list alone: a list that
 /// names every key gives the same as no list. Scratch: a few partial rows a thread, or, where the keys
 /// of a row are shared out, one for 1024 keys; never a matrix of scores.
 /// Errors: shape_mismatch, out_of_memory.

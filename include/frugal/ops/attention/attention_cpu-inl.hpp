@@ -13,6 +13,7 @@ namespace ops::cpu {
 namespace detail {
 
 inline constexpr float minus_infinity = -__builtin_huge_valf();
+inline constexpr float not_a_number = __builtin_nanf("");
 
 template <class Isa>
 FRUGAL_ALWAYS_INLINE void scale_row(float* row, float factor, std::size_t n) noexcept {
@@ -38,7 +39,8 @@ struct step_scores {
 };
 
 /// Turns the raw scores of `queries` queries into weights relative to the greatest score so far of each, rescales what a query
-/// has gathered if that grew, and adds the weights to their sum. A query whose every key so far scored -inf sees none.
+/// has gathered if that grew, and adds the weights to their sum. A query whose every key so far scored -inf sees none. A score
+/// that is NaN makes the sum NaN, and where no number is greater than -inf the greatest score too, which then stays NaN.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE void softmax_step(step_scores& scores, std::size_t queries, float scale, float* partial,
                                        std::size_t dim) noexcept {
@@ -67,6 +69,9 @@ FRUGAL_ALWAYS_INLINE void softmax_step(step_scores& scores, std::size_t queries,
             some[i] = simd::vec<Isa>{};
             const float now = greatest[i] > most ? greatest[i] : most;
             if (now == minus_infinity) {
+                const float* const row = scores.of[first + i];
+                for (std::size_t j = 0; j < scores.seen[first + i]; ++j)
+                    if (row[j] != row[j]) most = one[at] = not_a_number;
                 scores.seen[first + i] = 0;
                 continue;
             }
@@ -275,7 +280,10 @@ void finish_attention(const attention_tile<Scalar>& tile, const float* partial, 
             for (std::size_t h = 0; h < tile.heads; ++h, partial += stride) {
                 float* const out = y + r * row_stride + (head + h) * dim;
                 const float sum = partial[stride - 2];
-                for (std::size_t d = 0; d < dim; ++d) out[d] = sum == 0.0f ? 0.0f : partial[d] / sum;
+                for (std::size_t d = 0; d < dim; ++d) {
+                    const float value = partial[d] / sum;
+                    out[d] = sum == 0.0f ? 0.0f : value == value ? value : detail::not_a_number;  // one NaN, whichever came first
+                }
             }
 }
 
