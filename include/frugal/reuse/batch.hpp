@@ -65,7 +65,7 @@ struct batch {
     return {};
 }
 
-/// More tokens than any sequence holds or any cache has ever taken: saved counters beyond this are not believed, so that none wraps.
+/// More tokens than any sequence holds or any cache has ever taken. Saved counters beyond it are refused, so that none wraps.
 inline constexpr std::uint64_t most_counted = std::uint64_t{1} << 48;
 
 /// Reads how many tokens a saved sequence has. Errors: malformed_file (also more than most_counted).
