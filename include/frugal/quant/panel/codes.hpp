@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "frugal/core/config.hpp"
 #include "frugal/quant/panel/layout.hpp"
@@ -35,15 +36,20 @@ FRUGAL_ALWAYS_INLINE void store_plane(std::uint8_t* to, const plane_words& value
     std::memcpy(to, &value, sizeof(value));
 }
 
+#if defined(__AVX2__)
+/// The same 16 bytes in every part of a register: by one instruction, where copies in memory would be waited for.
+template <std::size_t... Lane>
+[[nodiscard]] FRUGAL_ALWAYS_INLINE auto repeat(const chars_16& part, std::index_sequence<Lane...>) noexcept {
+    return __builtin_shufflevector(part, part, static_cast<int>(Lane % 16)...);
+}
+#endif
+
 /// table[code] for each code below 16.
 [[nodiscard]] FRUGAL_ALWAYS_INLINE plane_words look_up(const std::int8_t (&table)[16], const plane_words& codes) noexcept {
     plane_words out;
 #if defined(__AVX512BW__) || defined(__AVX2__)
     typedef char chars __attribute__((vector_size(plane_width)));
-    char copies[plane_width];
-    for (std::size_t i = 0; i < plane_width; i += 16) std::memcpy(copies + i, table, 16);
-    chars tables;
-    std::memcpy(&tables, copies, sizeof(tables));
+    const chars tables = repeat(reinterpret_cast<chars_16>(load_bytes(table)), std::make_index_sequence<plane_width>{});
 #if defined(__AVX512BW__) && defined(__clang__)
     const chars found = __builtin_ia32_pshufb512(tables, reinterpret_cast<chars>(codes));
 #elif defined(__AVX512BW__)
