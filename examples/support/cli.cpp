@@ -141,7 +141,7 @@ void model_arguments::add_to(CLI::App& app, const std::string& context_names, co
     app.add_option(context_names, context, context_help)->check(whole_number(0))->capture_default_str();
     app.add_option("--qsa-ratio", qsa_ratio, "QSA compress ratio in place of the file's; 0: dense attention")
         ->check(whole_number(0, 1 << 20));
-    app.add_flag("--exact", exact, "multiply straight from the file, activations in f32 (default for GGUF: images, 8 bits)");
+    app.add_flag("--exact", exact, "multiply straight from the file, activations in f32 (default: images, 8 bits)");
     app.add_flag("--check-tensors", check_tensors, "decode every weight once and refuse NaN and infinity");
     app.add_flag("--allow-paging", allow_paging, "run a model that is larger than memory");
 }

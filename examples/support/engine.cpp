@@ -39,7 +39,7 @@ result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_optio
 
 result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor,
                                             const engine_options& options) {
-    if (file.gguf && !options.exact && !file.exceeds_memory) return make_packed_engine(file, executor, options);
+    if (!options.exact && !file.exceeds_memory) return make_packed_engine(file, executor, options);
     return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
         if (!file.exceeds_memory) read_in(file, o.progress);
         std::unique_ptr<engine> out;
@@ -53,7 +53,6 @@ result<std::unique_ptr<engine>> make_engine(const model_file& file, device::exec
 
 result<std::unique_ptr<engine>> make_packed_engine(const model_file& file, device::executor_ref executor,
                                                    const engine_options& options) {
-    if (!file.gguf) return fail(errc::unsupported, "weight images are made from GGUF files only");
     return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
         std::unique_ptr<engine> out;
         FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {

@@ -63,13 +63,13 @@ public:
 };
 
 /// Loads the model of `file` (which must outlive the engine) with kernels of the instruction set that the machine, or the
-/// environment variable FRUGAL_ISA, chooses. GGUF files go to make_packed_engine, unless options.exact or the file is larger
-/// than the memory: then weights are read where they lie. Brings the file into memory, with a bar on stderr where that is slow.
+/// environment variable FRUGAL_ISA, chooses: by make_packed_engine, unless options.exact or the file is larger than the memory,
+/// where weights are read where they lie. Brings the file into memory, with a bar on stderr where that is slow.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_engine(const model_file& file, frugal::device::executor_ref executor,
                                                                   const engine_options& options);
 
 /// The same with weight images in host memory (device::packed_cpu), which are packed here, on all threads, and activations in 8
-/// bits. The file must be GGUF.
+/// bits.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> make_packed_engine(const model_file& file,
                                                                          frugal::device::executor_ref executor,
                                                                          const engine_options& options);

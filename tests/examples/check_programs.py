@@ -253,9 +253,12 @@ class Generate(unittest.TestCase):
             to_checkpoint.convert(source / "tiny-qwen35-BF16.gguf", source / "config.json",
                                   [source / "tokenizer.json", source / "tokenizer_config.json"], folder)
             options = ["-p", "And God said", "-n", 32, "--temp", 0]
-            done = run(GENERATE, *options, "--model", folder)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(done.stdout, run(GENERATE, *options, "--model", source / "tiny-qwen35-BF16.gguf").stdout)
+            for more in ([], ["--exact"]):
+                done = run(GENERATE, *options, *more, "--stats", "--model", folder)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, r"images_packed +0\b" if more else r"images_packed +[1-9]")
+                same = run(GENERATE, *options, *more, "--model", source / "tiny-qwen35-BF16.gguf")
+                self.assertEqual(done.stdout, same.stdout)
             Path(folder, "model-00002-of-00002.safetensors").unlink()
             self.fails("-p", "x", "--model", folder, says="model-00002-of-00002.safetensors")
 
