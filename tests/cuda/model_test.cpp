@@ -19,11 +19,15 @@ bool names(const error& e, std::string_view what) { return e.message.find(what) 
 TEST_CASE("Qwen3.5 as a quantised file: the host's logits, with weights that nobody reads once their images are on the device") {
     const machine guard;
     const std::vector<std::int32_t> tokens = {5, 17, 300, 4, 99, 1023};
-    const gguf_model whole(std::string(FRUGAL_EXAMPLE_MODELS "/tiny-qwen35-Q4_K_M.gguf"));
+    // N01: with scaled rotary positions, so that what scales them reaches the device.
+    const auto yarn = must(ops::make_rope_scaling({.type = "yarn", .factor = 4, .original_context = 64}));
+    gguf_model whole(std::string(FRUGAL_EXAMPLE_MODELS "/tiny-qwen35-Q4_K_M.gguf"));
+    whole.sizes.rope_scaling = yarn;
     const auto want = whole.run<model::qwen35, isa::baseline>({.sequences = 1, .max_tokens = 64})->run(tokens);
 
     auto bytes = embedded_file("tiny-qwen35");
-    const gguf_model file(must(io::gguf_file::parse(bytes, "in memory")));
+    gguf_model file(must(io::gguf_file::parse(bytes, "in memory")));
+    file.sizes.rope_scaling = yarn;
     auto dev = must(gpu::open(0));
     std::size_t unneeded = 0;
     const auto tell = [&](std::span<const std::byte> matrix) {
