@@ -25,7 +25,7 @@ using engine_isas = type_list<FRUGAL_ENGINE_ISAS>;
 FRUGAL_CPU_ISAS(FRUGAL_DECLARE_ENGINE)
 #undef FRUGAL_DECLARE_ENGINE
 
-result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_options options,
+result<std::unique_ptr<engine>> load_engine(engine_options options,
                                             const std::function<result<std::unique_ptr<engine>>(const engine_options&)>& make) {
     io::progress_bar bar("loading");
     options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar(done, total); };
@@ -40,7 +40,7 @@ result<std::unique_ptr<engine>> load_engine(const model_file& file, engine_optio
 result<std::unique_ptr<engine>> make_engine(const model_file& file, device::executor_ref executor,
                                             const engine_options& options) {
     if (!options.exact && !file.exceeds_memory) return make_packed_engine(file, executor, options);
-    return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
+    return load_engine(options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
         if (!file.exceeds_memory) read_in(file, o.progress);
         std::unique_ptr<engine> out;
         FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
@@ -53,7 +53,7 @@ result<std::unique_ptr<engine>> make_engine(const model_file& file, device::exec
 
 result<std::unique_ptr<engine>> make_packed_engine(const model_file& file, device::executor_ref executor,
                                                    const engine_options& options) {
-    return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
+    return load_engine(options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
         std::unique_ptr<engine> out;
         FRUGAL_TRY(device::dispatch<engine_isas>([&]<class Isa>(type_tag<Isa>) -> status {
             FRUGAL_TRY_ASSIGN(out, make_packed_engine_for<Isa>(file, executor, o));

@@ -77,7 +77,7 @@ public:
 /// What the functions that make engines have in common: calls `make` with options that show a bar on stderr while the engine is
 /// loaded and give back pages of the file, and notes how long it took.
 [[nodiscard]] frugal::result<std::unique_ptr<engine>> load_engine(
-    const model_file& file, engine_options options,
+    engine_options options,
     const std::function<frugal::result<std::unique_ptr<engine>>(const engine_options&)>& make);
 
 /// Appends `tokens` to one sequence in pieces of at most `piece` tokens. `logits` gets the rows of the last `wanted` tokens.

@@ -32,7 +32,7 @@ result<std::unique_ptr<engine>> make_emulated_npu_engine(const model_file& file,
     program.binary = kernel.binary();
     program.kernel.name = kernel.name;
     program.instructions = [kernel](std::size_t rows, std::size_t columns) { return kernel.instructions(rows, columns); };
-    return load_engine(file, options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
+    return load_engine(options, [&](const engine_options& o) -> result<std::unique_ptr<engine>> {
         std::unique_ptr<engine> out;
         FRUGAL_TRY(device::dispatch<host_isas>([&]<class Isa>(type_tag<Isa>) -> status {
             FRUGAL_TRY_ASSIGN(out, make_npu_engine_for<Isa>(file, executor, o, reload, program));
