@@ -473,6 +473,27 @@ TEST_CASE("N34: what stood before the first token of an n-gram state is not inve
     CHECK(load(state, 1, bytes).error().code == fg::errc::malformed_file);
 }
 
+TEST_CASE("N34: a snapshot that does not fit changes nothing in any layer, checkpoints included") {
+    auto state = model_state(5);
+    append(state, seq(0), 9, 1);
+    const auto before = saved(state, 0);
+    const auto back = ways_back(state, 0);
+    auto other = model_state(5);
+    append(other, seq(0), 7, 2);
+    for (const int spoilt : {0, 1, 2, 3}) {
+        auto snapshot = other.snapshot(seq(0)).value();
+        if (spoilt == 0) snapshot.length = 6;
+        if (spoilt == 1) std::get<1>(snapshot.parts)[1].raw_keys.truncate(4);
+        if (spoilt == 2) std::get<2>(snapshot.parts)[0].tokens.pop_back();
+        if (spoilt == 3) std::get<3>(snapshot.parts).clear();
+        CHECK(state.restore(seq(0), snapshot).error().code == fg::errc::shape_mismatch);
+        CHECK(saved(state, 0) == before);
+        CHECK(ways_back(state, 0) == back);
+    }
+    REQUIRE(state.restore(seq(0), other.snapshot(seq(0)).value()));
+    CHECK(saved(state, 0) == saved(other, 0));
+}
+
 TEST_CASE("N34: a sequence that a failed pass left halfway is not saved as a sequence") {
     auto state = model_state(3);
     append(state, seq(0), 7, 1);

@@ -92,9 +92,7 @@ public:
     /// Errors: invalid_argument, shape_mismatch (a snapshot of other sizes).
     [[nodiscard]] status restore(attention::sequence_id s, const ngram_snapshot& from) {
         FRUGAL_TRY(check(s));
-        if (from.tokens.size() != context_ || from.history.size() != history_ * channels_)
-            return fail(errc::shape_mismatch, "snapshot of ", from.tokens.size(), " tokens and ", from.history.size(),
-                        " values where ", context_, " and ", history_ * channels_, " belong");
+        FRUGAL_TRY(check_fits(from));
         clear(s);
         sequence& q = sequences_[index(s)];
         q.length = from.length;
@@ -102,6 +100,13 @@ public:
         for (std::size_t back = 1; back <= history_; ++back)
             std::copy_n(from.history.data() + (history_ - back) * channels_, channels_, row(s, q.length, back));
         return {};
+    }
+
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch.
+    [[nodiscard]] status check_fits(const ngram_snapshot& from) const {
+        if (from.tokens.size() == context_ && from.history.size() == history_ * channels_) return {};
+        return fail(errc::shape_mismatch, "snapshot of ", from.tokens.size(), " tokens and ", from.history.size(),
+                    " values where ", context_, " and ", history_ * channels_, " belong");
     }
 
     /// The newest `checkpoints` tokens that came after the last restore or load can go; so can all tokens, which is a clear.

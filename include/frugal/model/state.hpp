@@ -65,18 +65,16 @@ public:
         return take(s);
     }
 
-    /// Errors leave the sequence as it was, but for checkpoints: these may be gone.
+    /// Errors leave the sequence as it was. Errors: shape_mismatch, context_overflow.
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& snapshot) {
         FRUGAL_TRY(check_range(s));
-        if (snapshot.model != model_ || !fits(snapshot, std::index_sequence_for<Part...>{}))
-            return fail(errc::shape_mismatch, "the snapshot belongs to another model");
-        FRUGAL_TRY_ASSIGN(const auto before, take(s));
-        if (status done = put(s, snapshot, std::index_sequence_for<Part...>{}); !done) {
-            if (status undone = put(s, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(s)].broken = true;
-            return done;
-        }
-        sequences_[index(s)] = {snapshot.length, no_draft_mark, false};
-        return {};
+        FRUGAL_TRY(check_fits(snapshot));
+        return put_checked(s, snapshot);
+    }
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch, context_overflow.
+    [[nodiscard]] status check_fits(const snapshot_type& snapshot) const {
+        if (snapshot.model != model_) return fail(errc::shape_mismatch, "the snapshot belongs to another model");
+        return check_kinds(snapshot, std::index_sequence_for<Part...>{});
     }
 
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t n) const {
@@ -106,9 +104,8 @@ public:
         FRUGAL_TRY(check_range(to));
         FRUGAL_TRY(no_draft(from, "copy"));
         if (from == to) return {};
-        FRUGAL_TRY_ASSIGN(const auto before, take(to));
         if (status done = each([&](auto& part) { return part.copy(from, to); }); !done) {
-            if (status undone = put(to, before, std::index_sequence_for<Part...>{}); !undone) sequences_[index(to)].broken = true;
+            sequences_[index(to)].broken = true;  // no state of this library fails here
             return done;
         }
         sequences_[index(to)] = {length(from), no_draft_mark, false};
@@ -133,12 +130,7 @@ public:
     [[nodiscard]] status load(sequence_id s, byte_reader& in) {
         FRUGAL_TRY(check_range(s));
         FRUGAL_TRY_ASSIGN(const auto saved, parse(in));
-        if (status done = put(s, saved, std::index_sequence_for<Part...>{}); !done) {
-            sequences_[index(s)].broken = true;
-            return done;
-        }
-        sequences_[index(s)] = {saved.length, no_draft_mark, false};
-        return {};
+        return put_checked(s, saved);
     }
     /// Reads a saved sequence without touching the state. Errors: malformed_file (also layers that disagree), shape_mismatch,
     /// context_overflow, out_of_memory.
@@ -243,8 +235,8 @@ private:
         for (const P& part : kind) part.save(s, out);
     }
 
-    template <std::size_t... I>
-    [[nodiscard]] status parse_kinds(byte_reader& in, snapshot_type& out, std::index_sequence<I...>) const {
+    template <std::size_t... Index>
+    [[nodiscard]] status parse_kinds(byte_reader& in, snapshot_type& out, std::index_sequence<Index...>) const {
         status done;
         const auto kind = [&](const auto& list, auto& snapshots) {
             std::uint64_t count = 0;
@@ -264,7 +256,7 @@ private:
                     snapshots.push_back(*std::move(one));
             }
         };
-        (kind(std::get<I>(parts_), std::get<I>(out.parts)), ...);
+        (kind(std::get<Index>(parts_), std::get<Index>(out.parts)), ...);
         return done;
     }
 
@@ -292,8 +284,30 @@ private:
         return done;
     }
     template <std::size_t... Index>
-    [[nodiscard]] bool fits(const snapshot_type& snapshot, std::index_sequence<Index...>) const {
-        return ((std::get<Index>(parts_).size() == std::get<Index>(snapshot.parts).size()) && ...);
+    [[nodiscard]] status check_kinds(const snapshot_type& snapshot, std::index_sequence<Index...>) const {
+        status done;
+        const auto kind = [&](const auto& list, const auto& snapshots) {
+            if (done && list.size() != snapshots.size())
+                done = fail(errc::shape_mismatch, "the snapshot has ", snapshots.size(), " layers of a kind where the model has ",
+                            list.size());
+            for (std::size_t i = 0; done && i < list.size(); ++i) {
+                done = list[i].check_fits(snapshots[i]);
+                if (const std::size_t tokens = attention::tokens_of(snapshots[i]); done && tokens != snapshot.length)
+                    done = fail(errc::shape_mismatch, "the snapshot disagrees with itself: ", tokens, " and ", snapshot.length,
+                                " tokens");
+            }
+        };
+        (kind(std::get<Index>(parts_), std::get<Index>(snapshot.parts)), ...);
+        return done;
+    }
+    /// Puts in what has been checked.
+    [[nodiscard]] status put_checked(sequence_id s, const snapshot_type& snapshot) {
+        if (status done = put(s, snapshot, std::index_sequence_for<Part...>{}); !done) {
+            sequences_[index(s)].broken = true;
+            return done;
+        }
+        sequences_[index(s)] = {snapshot.length, no_draft_mark, false};
+        return {};
     }
     template <std::size_t... Index>
     [[nodiscard]] status put(sequence_id s, const snapshot_type& snapshot, std::index_sequence<Index...>) {

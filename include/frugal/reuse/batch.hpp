@@ -112,12 +112,15 @@ concept sequence_state = requires(S& state, const S& constant, sequence_id s, st
     { state.load(s, reader) } -> std::same_as<status>;
 };
 
-/// A state whose load is `restore(s, parse(bytes))`: `parse` reads and checks saved bytes with nothing changed, and its snapshots
-/// tell their tokens as a member `length`. Several such states load together or not at all (model::combined_state).
+/// A state whose load is `restore(s, parse(bytes))`: `parse` reads and checks saved bytes with nothing changed. `check_fits`
+/// tells whether a snapshot can be restored here, and snapshots tell their tokens as a member `length`. Several such states load
+/// and are restored together or not at all (model::combined_state).
 template <class S>
-concept parsing_state = sequence_state<S> && requires(const S& constant, byte_reader& reader) {
+concept parsing_state = sequence_state<S> &&
+    requires(const S& constant, const typename S::snapshot_type& snapshot, byte_reader& reader) {
     { constant.parse(reader) } -> std::same_as<result<typename S::snapshot_type>>;
-    { tokens_of(std::declval<const typename S::snapshot_type&>()) } -> std::same_as<std::size_t>;
+    { constant.check_fits(snapshot) } -> std::same_as<status>;
+    { tokens_of(snapshot) } -> std::same_as<std::size_t>;
 };
 
 }  // namespace reuse

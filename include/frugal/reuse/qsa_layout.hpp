@@ -123,12 +123,16 @@ public:
     }
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& from) {
         FRUGAL_TRY(check(s));
-        if (from.ratio != ratio_.tokens() || from.first_positions.size() != ratio_.begun_blocks(from.length))
-            return fail(errc::shape_mismatch, "snapshot of a QSA layout with blocks of ", from.ratio, " tokens, not ",
-                        ratio_.tokens());
+        FRUGAL_TRY(check_fits(from));
         at(s) = {from.length, from.first_positions};
         current_ = false;
         return {};
+    }
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch.
+    [[nodiscard]] status check_fits(const snapshot_type& from) const {
+        if (from.ratio == ratio_.tokens() && from.first_positions.size() == ratio_.begun_blocks(from.length)) return {};
+        return fail(errc::shape_mismatch, "snapshot of a QSA layout with blocks of ", from.ratio, " tokens, not ",
+                    ratio_.tokens());
     }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept {
         return valid(s) && tokens <= at(s).length;

@@ -67,12 +67,15 @@ public:
         return out;
     }
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& from) {
+        FRUGAL_TRY(check_fits(from));
+        for (std::size_t i = 0; i < sets_.size(); ++i) FRUGAL_TRY(sets_[i].restore(s, from.sets[i]));
+        return {};
+    }
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch.
+    [[nodiscard]] status check_fits(const snapshot_type& from) const {
         if (from.sets.size() != sets_.size())
             return fail(errc::shape_mismatch, "snapshot of ", from.sets.size(), " QSA layouts, not ", sets_.size());
-        for (std::size_t i = 0; i < sets_.size(); ++i)
-            if (from.sets[i].ratio != sets_[i].ratio().tokens())
-                return fail(errc::shape_mismatch, "snapshot of other QSA ratios");
-        for (std::size_t i = 0; i < sets_.size(); ++i) FRUGAL_TRY(sets_[i].restore(s, from.sets[i]));
+        for (std::size_t i = 0; i < sets_.size(); ++i) FRUGAL_TRY(sets_[i].check_fits(from.sets[i]));
         return {};
     }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept {
@@ -162,8 +165,13 @@ public:
         return snapshot_type{ratios(), std::move(tokens)};
     }
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& from) {
-        if (from.ratios != ratios()) return fail(errc::shape_mismatch, "snapshot of other QSA ratios");
+        FRUGAL_TRY(check_fits(from));
         return edited(history_.restore(s, from.tokens));
+    }
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch.
+    [[nodiscard]] status check_fits(const snapshot_type& from) const {
+        if (from.ratios == ratios()) return {};
+        return fail(errc::shape_mismatch, "snapshot of other QSA ratios");
     }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept { return history_.can_rollback(s, tokens); }
     [[nodiscard]] status rollback(sequence_id s, std::size_t tokens) { return edited(history_.rollback(s, tokens)); }
@@ -276,8 +284,8 @@ public:
 
     /// append(tokens, counters): makes every set that of the batch. Errors: invalid_argument (nothing changed).
     using kept::append;
-    using kept::can_rollback, kept::clear, kept::copy, kept::length, kept::load, kept::parse, kept::reserve, kept::restore,
-        kept::rollback, kept::save, kept::sequences, kept::snapshot;
+    using kept::can_rollback, kept::check_fits, kept::clear, kept::copy, kept::length, kept::load, kept::parse, kept::reserve,
+        kept::restore, kept::rollback, kept::save, kept::sequences, kept::snapshot;
 
 private:
     qsa_layouts(std::vector<qsa_layout> sets, std::vector<std::size_t> set_of, std::size_t count)

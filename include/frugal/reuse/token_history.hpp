@@ -65,6 +65,8 @@ public:
         at(s) = {from.positions, from.version};
         return {};
     }
+    /// Any snapshot can be restored.
+    [[nodiscard]] status check_fits(const snapshot_type&) const { return {}; }
     [[nodiscard]] bool can_rollback(sequence_id s, std::size_t tokens) const noexcept { return valid(s) && tokens <= length(s); }
     [[nodiscard]] status rollback(sequence_id s, std::size_t tokens) {
         FRUGAL_TRY(check(s));

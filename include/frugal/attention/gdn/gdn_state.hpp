@@ -147,11 +147,16 @@ public:
     /// Errors: invalid_argument, shape_mismatch (a snapshot of other sizes); nothing changed.
     [[nodiscard]] status restore(sequence_id s, const snapshot_type& snapshot) {
         FRUGAL_TRY(check_sequence(s, sequences()));
-        if (snapshot.shape() != shape_ || snapshot.values().size() != shape_.floats())
-            return fail(errc::shape_mismatch, "snapshot of ", describe(snapshot.shape()), " for a state of ", describe(shape_));
+        FRUGAL_TRY(check_fits(snapshot));
         std::memcpy(entry(s), snapshot.values().data(), snapshot.values().size_bytes());
         info(s) = {snapshot.length(), 0};
         return {};
+    }
+
+    /// Whether a snapshot could be restored here. Errors: shape_mismatch.
+    [[nodiscard]] status check_fits(const snapshot_type& snapshot) const {
+        if (snapshot.shape() == shape_ && snapshot.values().size() == shape_.floats()) return {};
+        return fail(errc::shape_mismatch, "snapshot of ", describe(snapshot.shape()), " for a state of ", describe(shape_));
     }
 
     /// Whether the newest n tokens can be undone; n = 0 always can.

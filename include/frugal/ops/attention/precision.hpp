@@ -61,8 +61,8 @@ using default_index_key = bfloat16;
 /// | float | 3.4e38 | the value |
 /// | half | 65504 | 2^-11 of the value, 2^-25 below 2^-14 |
 /// | bfloat16 | 3.39e38 | 2^-8 of the value |
-/// | quant::q8_0 | 65504 * 127 = 8.3e6 | 2^-8 of the greatest of its block of 32 |
-/// | std::int8_t | 3.4e38 (the scale is f32) | 2^-8 of the greatest of the key |
+/// | quant::q8_0 | 65504 * 127 = 8.3e6 | 1/225 of the greatest of its block of 32, or 4e-6 |
+/// | std::int8_t | 3.4e38 (the scale is f32) | 1/254 of the greatest of the key |
 ///
 /// A finite value beyond that range is kept as the greatest one of its sign: a cache makes no infinity of it. A NaN or an
 /// infinity stays one (in q8_0 it makes its block NaN, in int8 the whole key), so that it shows in what is computed.
