@@ -365,6 +365,28 @@ TEST_CASE("C18 keys and values that are not finite reach the queries that see th
     CHECK(wrong == 0);
 }
 
+TEST_CASE("NaN: a query, or a key that is seen, makes its heads NaN, also where nothing else is seen") {
+    constexpr std::size_t dim = 64, width = 2 * dim, heads = 4, rows = 4;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<row_spec> specs = {{{}, 1}, {{}, 2}, {{}, gpu::split_keys + 1}, {{}, 2 * gpu::split_keys + 60}};
+    const auto check = [&](const std::vector<float>& y, const auto& spoilt) {
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < y.size(); ++i)
+            wrong += std::isnan(y[i]) == spoilt(i / (heads * dim), i / dim % heads) ? 0 : 1;
+        CHECK(wrong == 0);
+    };
+    // The second key-value head of the first token, then of every token of the first span.
+    for (const std::size_t tokens : {std::size_t{1}, std::size_t{gpu::split_keys}}) {
+        replaced keys;
+        for (std::size_t t = 0; t < tokens; ++t) keys.emplace_back(t * width + dim + t % dim, nan);
+        const problem<fg::bfloat16> p({heads, 2, dim}, 400, specs, 8, keys);
+        for (const auto& y : {p.run(), p.run_tiles(0, rows)}) check(y, [](std::size_t, std::size_t head) { return head >= 2; });
+    }
+    problem<fg::bfloat16> p({heads, 2, dim}, 400, specs);
+    for (std::size_t r = 0; r < rows; ++r) p.q[(r * heads + r) * (dim + p.gap) + r] = nan;
+    for (const auto& y : {p.run(), p.run_tiles(0, rows)}) check(y, [](std::size_t r, std::size_t head) { return r == head; });
+}
+
 TEST_CASE("attention refuses heads that it has no kernel for") {
     device_matrix q(1, 512), y(1, 512);
     CHECK(gpu::split_attention<float>(q, {1, 1, 512}, 1, nullptr, 1, nullptr, y, nullptr) == cudaErrorInvalidValue);
