@@ -91,6 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::move(io::tokenizer::from_tokenizer_json(fixed().json(io::qwen2_pattern).dump())).value();
     if (size == 0) return 0;
     const std::string_view text{reinterpret_cast<const char*>(data) + 1, size - 1};
+    static_cast<void>(io::recognise_chat_format(text));
     switch (data[0] % 4) {
         case 0: check_fixed(from_gguf, text); break;
         case 1: check_fixed(from_json, text); break;

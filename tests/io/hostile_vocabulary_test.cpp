@@ -89,10 +89,27 @@ TEST_CASE("a token in front of or behind every text: named, and there") {
     expect_gguf(with(1, [](auto& out) { out.value("tokenizer.ggml.add_eos_token", 7, std::uint8_t{1}); }), "add_eos_token",
                 errc::unsupported);
     const auto json = good.json(io::qwen35_pattern);
-    expect_json(json, "\"bos_token\"", errc::malformed_file, R"({"add_bos_token":true})");
     expect_json(json, "'<s>'", errc::malformed_file, R"({"add_bos_token":true,"bos_token":"<s>"})");
     expect_json(json, "add_bos_token", errc::malformed_file, R"({"add_bos_token":"yes"})");
-    expect_json(json, "add_eos_token", errc::unsupported, R"({"add_eos_token":true})");
+    for (const std::string key : {"add_eos_token", "add_prefix_space", "split_special_tokens", "do_lower_case"})
+        expect_json(json, key, errc::unsupported, "{\"" + key + "\":true}");
+    // As in transformers: a wish without a token to put there, and one for nothing.
+    for (const char* config :
+         {R"({"add_bos_token":true,"bos_token":null})", R"({"add_eos_token":null,"add_prefix_space":false})"}) {
+        const auto made = io::tokenizer::from_tokenizer_json(json.dump(), config);
+        REQUIRE(made.has_value());
+        CHECK_FALSE(made->first_id().has_value());
+    }
+
+    for (const char* key : {"add_sep_token", "add_space_prefix", "normalizer.lowercase", "normalizer.strip_accents"})
+        for (const bool wanted : {false, true}) {
+            const std::string text = with(
+                1, [&](auto& out) { out.value(std::string("tokenizer.ggml.") + key, 7, static_cast<std::uint8_t>(wanted)); });
+            if (wanted) expect_gguf(text, key, errc::unsupported);
+            const auto file = io::gguf_file::parse(test::as_bytes(text), "memory.gguf");
+            CHECK(io::tokenizer::from_gguf(*file).has_value() == !wanted);
+        }
+    expect_gguf(with(1, [](auto& out) { out.value("tokenizer.ggml.new_setting", 4, 1u); }), "new_setting", errc::unsupported);
 }
 
 TEST_CASE("unused tokens have no text and may repeat") {

@@ -15,6 +15,39 @@ inline status tokenizer::store_added(added_set& set, std::string text, std::int3
     return {};
 }
 
+inline status tokenizer::check_keys(const gguf_file& file) {
+    // Read, or of use to others: ids that stand for something, what other kinds of vocabulary have.
+    constexpr std::string_view known[] = {"model",
+                                          "pre",
+                                          "tokens",
+                                          "token_type",
+                                          "token_type_count",
+                                          "scores",
+                                          "merges",
+                                          "add_bos_token",
+                                          "remove_extra_whitespaces",
+                                          "precompiled_charsmap"};
+    constexpr std::string_view refused[] = {"add_eos_token", "add_sep_token", "add_space_prefix", "normalizer.lowercase",
+                                            "normalizer.strip_accents"};
+    constexpr std::string_view prefix = "tokenizer.ggml.";
+    const auto within = [](const auto& list, std::string_view key) {
+        return std::find(std::begin(list), std::end(list), key) != std::end(list);
+    };
+    for (const gguf_entry& entry : file.metadata()) {
+        const std::string_view name = entry.key;
+        if (!name.starts_with(prefix)) continue;
+        const std::string_view key = name.substr(prefix.size());
+        if (within(known, key) || key.ends_with("_token_id")) continue;
+        if (!within(refused, key))
+            return fail(errc::unsupported, file.name(), ": metadata key ", printable(name),
+                        " is not known here; what it says could change tokens");
+        FRUGAL_TRY_ASSIGN(const bool wanted, file.boolean(name));
+        if (wanted)
+            return fail(errc::unsupported, file.name(), ": metadata key ", printable(name), " is true; only false is followed");
+    }
+    return {};
+}
+
 inline status tokenizer::store_tokens(const tokenizer_source& source) {
     std::size_t total = 0;
     for (const auto& token : source.tokens) total += token.text.size();
@@ -334,16 +367,14 @@ inline result<tokenizer> tokenizer::from_tokenizer_json(std::string_view text, s
             source.end_ids.push_back(id);
         }
         FRUGAL_TRY_ASSIGN(const bool prepend, detail::configured_flag(settings, "add_bos_token"));
-        if (prepend) {
-            const auto first = detail::configured_token(settings, "bos_token");
-            if (first.empty())
-                return fail(errc::malformed_file,
-                            "tokenizer_config.json: \"add_bos_token\" is true, but there is no \"bos_token\"");
+        // Without a token there is none to put in front, as in transformers.
+        if (const auto first = detail::configured_token(settings, "bos_token"); prepend && !first.empty()) {
             FRUGAL_TRY_ASSIGN(source.first_id, id_named(first, "first"));
         }
-        FRUGAL_TRY_ASSIGN(const bool append, detail::configured_flag(settings, "add_eos_token"));
-        if (append)
-            return fail(errc::unsupported, "tokenizer_config.json: \"add_eos_token\" is true; no token is put behind a text");
+        for (const char* key : {"add_eos_token", "add_prefix_space", "split_special_tokens", "do_lower_case"}) {
+            FRUGAL_TRY_ASSIGN(const bool wanted, detail::configured_flag(settings, key));
+            if (wanted) return fail(errc::unsupported, "tokenizer_config.json: \"", key, "\" is true; only false is followed");
+        }
     }
     return build(source);
 }

@@ -72,7 +72,7 @@ public:
     /// Reads `tokenizer.ggml.*`: model gpt2 with pre-tokenizer qwen35 or qwen2. Both normalise to NFC, which GGUF does not
     /// record. A token of normal type that no merge makes and that looks like a tag (`<think>`) counts as an added token:
     /// converters leave such tokens unmarked. Errors: not_found, invalid_argument (a key is missing or of another type),
-    /// unsupported (another model or pre-tokenizer), malformed_file (see build).
+    /// unsupported (another model or pre-tokenizer, a key that is not known), malformed_file (see build).
     [[nodiscard]] static result<tokenizer> from_gguf(const gguf_file& file) {
         FRUGAL_TRY_ASSIGN(const std::string_view model, file.string("tokenizer.ggml.model"));
         if (model != "gpt2")
@@ -82,6 +82,7 @@ public:
         if (pre != "qwen35" && pre != "qwen2")
             return fail(errc::unsupported, file.name(), ": pre-tokenizer ", printable(pre),
                         "; only 'qwen35' and 'qwen2' are known");
+        FRUGAL_TRY(check_keys(file));
         tokenizer_source source;
         source.name = file.name();
         source.pattern = pre == "qwen35" ? qwen35_pattern : qwen2_pattern;
@@ -114,10 +115,6 @@ public:
         if (prepend) {
             FRUGAL_TRY_ASSIGN(source.first_id, file.i32("tokenizer.ggml.bos_token_id"));
         }
-        FRUGAL_TRY_ASSIGN(const bool append, file.boolean_or("tokenizer.ggml.add_eos_token", false));
-        if (append)
-            return fail(errc::unsupported, file.name(),
-                        ": tokenizer.ggml.add_eos_token is true; no token is put behind a text");
         return build(source);
     }
 
@@ -281,6 +278,8 @@ private:
 
     // Building -----------------------------------------------------------------------------------------------------------
 
+    /// Every key of a GGUF file's tokenizer is read, without effect here, or false; another is an error with its name.
+    [[nodiscard]] static status check_keys(const gguf_file& file);
     [[nodiscard]] static token_kind kind_of(std::int64_t gguf_type) noexcept {
         switch (gguf_type) {
             case gguf_control: return token_kind::special;
