@@ -265,6 +265,15 @@ TEST_CASE("N02: a model in several files opens by any of them") {
         directory.write("model-00002-of-00003.gguf", other.parts(2)[1]);
         fails(paths[0], errc::malformed_file, {"part 2 of 2", "part 2 of 3 belongs"});
     }
+    SUBCASE("a part that lost a tensor, or says that it is of another architecture") {
+        const parsed second(parts[1]);
+        test::gguf_editor changed(second.value());
+        changed.tensors.pop_back();
+        directory.write("model-00002-of-00003.gguf", changed.whole());
+        fails(paths[0], errc::malformed_file, {"its 3 parts hold 107 tensors", "split.tensors.count is 108"});
+        directory.write("model-00002-of-00003.gguf", changed.set_text("general.architecture", "llama").whole());
+        fails(paths[0], errc::malformed_file, {"model-00002-of-00003.gguf", "'llama'", "'qwen35'", "different models"});
+    }
     SUBCASE("a tensor that is there twice") {
         test::gguf_editor twice(*whole);
         twice.tensors[50].name = twice.tensors[0].name;

@@ -389,6 +389,14 @@ TEST_CASE("N04: a tensor under the name that another writer gives it") {
     CHECK(edited.at("blk.0.ssm_dt").dims == std::vector<std::uint64_t>{4});
     const error e = load_error(edited);
     CHECK_MESSAGE(e.message.empty(), e.message);
+    // What else such files have: head counts layer by layer, keys of images, the sections three times.
+    edited.set_list<std::uint32_t>("qwen35.attention.head_count_kv", 4, {0, 0, 0, 2, 0, 0, 0, 2});
+    edited.set_list<std::int32_t>("qwen35.rope.mrope_section", 5, {3, 3, 2}).set_bool("qwen35.rope.mrope_interleaved", true);
+    edited.set_list<std::int32_t>("qwen35.mrope_sections", 5, {3, 3, 2}).set_bool("qwen35.ssm.v_head_reordered", true);
+    edited.set_u32("qwen35.vision.block_count", 12).set_u32("qwen35.vision_start_token_id", 7);
+    edited.erase("qwen35.attention.recurrent_layers");
+    const error same = load_error(edited);
+    CHECK_MESSAGE(same.message.empty(), same.message);
     auto both = edit("tiny-qwen35");
     both.tensors.push_back(both.at("blk.0.ssm_dt.bias"));
     both.tensors.back().name = "blk.0.ssm_dt";
