@@ -441,9 +441,10 @@ TEST_CASE("a tensor that no role reads is refused where it would matter, and ign
     check_error(load_error(predicted), errc::malformed_file, {"qwen35.block_count", "blk.8.attn_norm.weight"});
     predicted.tensors.push_back({"blk.8.nextn.enorm.weight", {256}, 0, std::string(1024, '\0')});
     CHECK(load_error(predicted).message.empty());
-    predicted.tensors.pop_back();
     predicted.set_u32("qwen35.block_count", 9).set_u32("qwen35.nextn_predict_layers", 1);
     CHECK(load_error(predicted).message.empty());
+    predicted.set_u32("qwen35.nextn_predict_layers", 2);  // would leave out a layer of the trunk
+    check_error(load_error(predicted), errc::malformed_file, {"qwen35.nextn_predict_layers", "7 blocks", "blk.7."});
 
     // No role of any model is a name that would be ignored.
 #define FRUGAL_CHECK_ROLE(role, gguf, hugging_face) \

@@ -75,8 +75,8 @@ namespace detail {
     FRUGAL_TRY_ASSIGN(const std::uint32_t predict, keys.u32_or("nextn_predict_layers", 0));
     if (predict > blocks)
         return fail(errc::malformed_file, key("nextn_predict_layers"), " ", predict, " exceeds ", blocks, " blocks");
-    FRUGAL_TRY(detail::check_gguf_blocks(file, key("block_count"), blocks));
     blocks -= predict;  // prediction layers follow the trunk and are not run
+    FRUGAL_TRY(detail::check_gguf_blocks(file, key(predict == 0 ? "block_count" : "nextn_predict_layers"), blocks));
     if (blocks > file.tensors().size())
         return fail(errc::malformed_file, key("block_count"), " is ", blocks, " in a file of ", file.tensors().size(),
                     " tensors");

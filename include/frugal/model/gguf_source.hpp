@@ -62,17 +62,20 @@ struct gguf_block_name {
            std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) { return block->rest.ends_with(ending); });
 }
 
-/// A file has no blocks beyond those that it counts, `blocks` with the predicting ones; only such may follow uncounted.
-[[nodiscard]] inline status check_gguf_blocks(const io::gguf_file& file, std::string_view key, std::size_t blocks) {
+/// Blocks behind the `trunk` ones, which nothing runs, must be such as predict: otherwise the file counts its blocks wrongly, and
+/// layers of the model would be left out. `key`: what counts them.
+[[nodiscard]] inline status check_gguf_blocks(const io::gguf_file& file, std::string_view key, std::size_t trunk) {
     std::vector<std::size_t> predicting;
     for (const io::gguf_tensor& tensor : file.tensors())
         if (const auto name = gguf_block_name::parse(tensor.name); name && name->predicts()) predicting.push_back(name->block);
+    std::sort(predicting.begin(), predicting.end());
     for (const io::gguf_tensor& tensor : file.tensors()) {
         const auto name = gguf_block_name::parse(tensor.name);
-        if (!name || name->block < blocks) continue;
-        if (std::find(predicting.begin(), predicting.end(), name->block) == predicting.end())
-            return fail(errc::malformed_file, file.name(), ": ", key, " is ", blocks, ", but there is a tensor ",
-                        io::printable(tensor.name));
+        if (!name || name->block < trunk) continue;
+        if (!std::binary_search(predicting.begin(), predicting.end(), name->block))
+            return fail(errc::malformed_file, file.name(), ": by ", key, " the model has ", trunk,
+                        " blocks, but there is a tensor ", io::printable(tensor.name),
+                        ", and nothing in its block predicts tokens");
     }
     return {};
 }
