@@ -98,6 +98,7 @@ void check_packed_model(const std::string& name) {
         CHECK(same_bits(prompt_and_decode(*ahead, tokens), want));
         pack(*ahead);
         CHECK(ahead->store.counted(counter::images_packed) == images);
+        CHECK(unneeded == total);
         CHECK(ahead->store.counted(counter::host_fallbacks) == 0);
     }(type_tag<isa::baseline>{});
 }
