@@ -358,6 +358,23 @@ TEST_CASE("packing ahead keeps within the budgets, and what is beyond is not tri
     CHECK(some->store.counted(counter::images_packed) == packs);
 }
 
+TEST_CASE("packing ahead for a device that is too small: what every token needs comes before the routed experts") {
+    const golden_model golden("models/qwen3_5_moe");
+    const auto tokens = golden.tokens();
+    auto none =
+        golden.run_on<model::qwen35moe, refusing<isa::baseline>>({.sequences = 1, .max_tokens = 64}, {.expert_byte_budget = 0});
+    pack(*none);
+    const std::uint64_t needed = none->store.counted(counter::images_packed);
+    CHECK(none->store.experts().images().bytes() == 0);
+    auto m = golden.run_on<model::qwen35moe, refusing<isa::baseline>>({.sequences = 1, .max_tokens = 64}, {});
+    m->device.refuses = [&](std::size_t call) { return call >= needed + 2; };
+    pack(*m);
+    CHECK(m->store.counted(counter::images_packed) == needed + 2);
+    CHECK(m->store.counted(counter::host_fallbacks) == 0);
+    auto direct = golden.run<model::qwen35moe, isa::baseline>({.sequences = 1, .max_tokens = 64});
+    CHECK(same_bits(m->run(tokens), direct->run(tokens)));
+}
+
 TEST_CASE("C56 an update in place is seen after weights_changed, not before") {
     auto bytes = embedded_file("tiny-qwen35");
     const gguf_model file(must(io::gguf_file::parse(std::span<const std::byte>(bytes), "a copy")));

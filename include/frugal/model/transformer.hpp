@@ -172,11 +172,15 @@ public:
         };
         FRUGAL_TRY(for_each_part(measure));
         const auto packed = [&](std::size_t bytes) { progress(done += bytes, total); };
-        return for_each_part([&]<class List>(type_tag<List>, std::size_t index, const auto& w) -> status {
-            FRUGAL_TRY(store.template of<List>().pack(dev, scratch, index, w, packed));
-            if constexpr (std::is_same_v<List, layer::moe_products>) FRUGAL_TRY(store.experts().pack(dev, index, w, packed));
-            return {};
-        });
+        const auto pack_part = [&]<class List>(type_tag<List>, std::size_t index, const auto& w) -> status {
+            return store.template of<List>().pack(dev, scratch, index, w, packed);
+        };
+        FRUGAL_TRY(for_each_part(pack_part));
+        // Last, so that on a small device no expert, which few tokens need, takes the room of what every token needs.
+        if constexpr (!is_dense)
+            for (std::size_t i = 0; i < weights_.layers.size(); ++i)
+                FRUGAL_TRY(store.experts().pack(dev, i, weights_.layers[i].moe, packed));
+        return {};
     }
 
     /// Appends the batch's tokens to their sequences and writes the wanted rows of logits.
