@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "frugal/io/utf8.hpp"
 #if defined(FRUGAL_EXAMPLE_READLINE)
 #include <readline/history.h>
 #include <readline/readline.h>
@@ -67,12 +68,6 @@ void forget_interrupt() noexcept {
     interrupt_seen = 0;
 }
 
-std::string_view without_byte_order_mark(std::string_view text) noexcept {
-    constexpr std::string_view mark = "\xEF\xBB\xBF";
-    if (text.starts_with(mark)) text.remove_prefix(mark.size());
-    return text;
-}
-
 result<std::string> read_text(const std::string& path) {
     std::FILE* in = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
     if (in == nullptr) return fail(errc::not_found, "cannot open ", path, ": ", std::strerror(errno));
@@ -82,7 +77,7 @@ result<std::string> read_text(const std::string& path) {
     const int why = std::ferror(in) != 0 ? errno : 0;
     if (in != stdin) std::fclose(in);
     if (why != 0) return fail(errc::io, "cannot read ", path, ": ", std::strerror(why));
-    return std::string(without_byte_order_mark(out));
+    return std::string(io::without_byte_order_mark(out));
 }
 
 line_reader::line_reader(bool turns) : terminal_(turns && ::isatty(STDIN_FILENO) != 0) {
@@ -133,7 +128,7 @@ line_reader::event line_reader::line(const char* prompt, std::string& out) {
         what = plain_line(out);
     }
     if (out.ends_with('\r')) out.pop_back();
-    if (first_ && !terminal_) out = without_byte_order_mark(out);
+    if (first_ && !terminal_) out = std::string(io::without_byte_order_mark(out));
     first_ = false;
     return what;
 }

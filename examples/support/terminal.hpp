@@ -16,9 +16,6 @@ void catch_interrupts();
 [[nodiscard]] bool interrupted() noexcept;
 void forget_interrupt() noexcept;
 
-/// A byte order mark at the beginning of a file is not text.
-[[nodiscard]] std::string_view without_byte_order_mark(std::string_view text) noexcept;
-
 /// Reads a whole file, or standard input for "-", without a byte order mark. Errors: not_found, io.
 [[nodiscard]] frugal::result<std::string> read_text(const std::string& path);
 
