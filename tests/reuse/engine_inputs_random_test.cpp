@@ -280,18 +280,18 @@ private:
 
 TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition says, on every hit too, or all refuse") {
     totals dense, several, images, wild;
-    for (unsigned seed = 0; seed < 6; ++seed) {
+    for (unsigned seed = 0; seed < test::rounds(6); ++seed) {  // whole histories: a cache must fill up
         CAPTURE(seed);
-        const std::size_t size = 20 + seed * 10;
-        history(seed, manner::dense, 1, 1, size).run(test::rounds(60), dense);
-        history(seed, manner::dense, 3, 3, size).run(test::rounds(60), dense);
-        history(seed, manner::dense, 1, 3, size).run(test::rounds(60), several);
-        history(seed, manner::images, 1, 1, size).run(test::rounds(60), images);
-        history(seed, manner::images, 2, 2, size).run(test::rounds(60), images);
-        history(seed, manner::images, 1, 2, size).run(test::rounds(40), images);
-        history(seed, manner::wild, 1, 1, size).run(test::rounds(60), wild);
-        history(seed, manner::wild, 1, 3, size).run(test::rounds(60), wild);
-        history(seed, manner::wild, 3, 3, size).run(test::rounds(60), wild);
+        const std::size_t size = 70 - seed * 10;
+        history(seed, manner::dense, 1, 1, size).run(60, dense);
+        history(seed, manner::dense, 3, 3, size).run(60, dense);
+        history(seed, manner::dense, 1, 3, size).run(60, several);
+        history(seed, manner::images, 1, 1, size).run(60, images);
+        history(seed, manner::images, 2, 2, size).run(60, images);
+        history(seed, manner::images, 1, 2, size).run(40, images);
+        history(seed, manner::wild, 1, 1, size).run(60, wild);
+        history(seed, manner::wild, 1, 3, size).run(60, wild);
+        history(seed, manner::wild, 3, 3, size).run(60, wild);
     }
     CHECK(dense.fills + several.fills + images.fills + wild.fills > test::rounds(100000));
     CHECK(dense.hits > test::rounds(500));
@@ -304,7 +304,7 @@ TEST_CASE("C37 K13 K14 random caches: all four policies give what the definition
     CHECK(wild.refused > test::rounds(300));
     CHECK(dense.by_position_refused + several.by_position_refused == 0);
     CHECK(images.by_position > test::rounds(8000));
-    CHECK(images.by_position_refused > test::rounds(1500));
+    CHECK(images.by_position_refused > test::rounds(800));
     CHECK(wild.by_position > test::rounds(4000));
     CHECK(wild.by_position_refused > test::rounds(7000));
 }

@@ -529,6 +529,16 @@ TEST_CASE("images: several tokens of one temporal position") {
     owned_batch batch = all_of(held, {seq(0)}, 4);
     CHECK(by_rank(held, batch).empty());
     CHECK(by_position(held, batch).empty());
+    {  // by updates, too
+        cells more = held;
+        auto kept = make<engine_inputs<4, reuse::incremental, causal, bias_none, reuse::group_by_position>>(more);
+        CHECK(fill(kept, more, batch) == built);
+        place(more, seq(0), {text(8)});
+        CHECK(fill(kept, more, all_of(more, {seq(0)}, 4)) == updated);
+        check_definition(kept, more, all_of(more, {seq(0)}, 4));
+        place(more, seq(0), {text(8)});
+        CHECK(names(refused(kept, more, all_of(more, {seq(0)}, 4)).message, "stands where the one before it stands"));
+    }
     batch.components = 1;  // nobody says that these positions have heights and widths
     CHECK(by_rank(held, batch).empty());
     CHECK(names(by_position(held, batch), "token 4 of sequence 0, at position 3, stands where the one before it stands"));
