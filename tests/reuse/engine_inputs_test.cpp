@@ -178,11 +178,14 @@ TEST_CASE("K03 a checkpoint: what is restored unedited hits, another edit after 
     check_definition(inputs, held, before);
 }
 
-TEST_CASE("K06 causality and bias are part of the type") {
+TEST_CASE("K06 causality, bias and grouping are part of the type") {
     using a = engine_inputs<4, reuse::memoised, causal, bias_cell<>>;
     static_assert(!std::is_same_v<a, engine_inputs<4, reuse::memoised, non_causal, bias_cell<>>>);
     static_assert(!std::is_same_v<a, engine_inputs<4, reuse::memoised, causal, bias_block<>>>);
     static_assert(!std::is_same_v<a, engine_inputs<8, reuse::memoised, causal, bias_cell<>>>);
+    static_assert(!std::is_same_v<a, engine_inputs<4, reuse::memoised, causal, bias_cell<>, reuse::group_by_position>>);
+    static_assert(!reuse::engine_grouping_policy<bias_none> && !reuse::engine_grouping_policy<reuse::shared>);
+    static_assert(!reuse::engine_bias_policy<reuse::group_by_rank> && !reuse::shared_input_policy<reuse::group_by_position>);
     auto held = cells::create(1, 32, 1).value();
     append(held, seq(0), 9);
     const owned_batch batch = append(held, seq(0), 2);
