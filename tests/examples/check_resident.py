@@ -78,6 +78,7 @@ class FlashServe(unittest.TestCase):
         self.assertIn("cannot write to standard output", done.stderr)
 
 
+@unittest.skipIf("FRUGAL_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
 class Memory(unittest.TestCase):
     """The file's pages go while images are packed: no program ever holds both."""
 
