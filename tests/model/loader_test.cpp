@@ -310,6 +310,13 @@ TEST_CASE("every key of the architecture is read, harmless or refused with its n
         edited.set_u32("qwen35.expert_count", 0).set_text("qwen35.hidden_activation", "silu");
         accepted(edited);
     }
+    SUBCASE("arithmetic under other names") {
+        for (const char* key : {"diffusion.shift_logits", "xielu.alpha_p", "adapter.lora.alpha"}) {
+            auto fresh = edited;
+            refused(fresh.set_f32(key, 1), key);
+        }
+        refused(edited.set_u32("general.quantization_version", 1), "general.quantization_version is 1");
+    }
     SUBCASE("a key that nobody knows") {
         refused(edited.set_u32("qwen35.something.new", 1), "qwen35.something.new");
     }

@@ -76,6 +76,9 @@ inline constexpr std::array<std::string_view, 11> harmless_gguf_keys = {
 /// Beginnings of keys about parts that are not run: other inputs, prediction layers, how the file was cut.
 inline constexpr std::array<std::string_view, 5> harmless_gguf_prefixes = {"vision.", "audio.", "nextn.", "mtp.", "split."};
 
+/// Beginnings of keys that bear no architecture's name and yet mean arithmetic, which is not built.
+inline constexpr std::array<std::string_view, 3> foreign_gguf_prefixes = {"adapter.", "diffusion.", "xielu."};
+
 /// Reads the keys "ARCHITECTURE.…" of a file and notes which were asked for, so that none can be forgotten. Names are given
 /// without the architecture.
 class gguf_keys {
@@ -158,6 +161,10 @@ public:
         for (const fixed_gguf_key& each : fixed_gguf_keys) FRUGAL_TRY(expect(each.key, each.values.data(), each.values.size()));
         for (std::size_t i = 0; i < read_.size(); ++i) {
             const std::string_view whole = file_.metadata()[i].key;
+            if (std::any_of(foreign_gguf_prefixes.begin(), foreign_gguf_prefixes.end(),
+                            [&](std::string_view prefix) { return whole.starts_with(prefix); }))
+                return fail(errc::unsupported, file_.name(), ": metadata key ", io::printable(whole),
+                            " belongs to another kind of file or model than is built");
             if (read_[i] || !whole.starts_with(prefix_)) continue;
             const std::string_view key = whole.substr(prefix_.size());
             const auto begins = [&](std::string_view prefix) { return !prefix.empty() && key.starts_with(prefix); };

@@ -66,6 +66,10 @@ namespace detail {
                exp = architecture == qwen4exp<>::name;
     if (!dense && !moe && !exp)
         return fail(errc::unsupported, "architecture \"", architecture, "\" is not one of qwen35, qwen35moe, qwen4exp");
+    FRUGAL_TRY_ASSIGN(const std::uint32_t blocks_version, file.u32_or("general.quantization_version", 2));
+    if (blocks_version != 2)
+        return fail(errc::unsupported, file.name(), ": general.quantization_version is ", blocks_version,
+                    "; blocks of version 2 can be read");
     detail::gguf_keys keys(file, architecture);
     const auto key = [&](std::string_view name) { return keys.full(name); };
     const auto size = [&](std::string_view name, std::size_t& out) { return keys.size(name, out); };
