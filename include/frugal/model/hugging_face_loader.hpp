@@ -1,12 +1,14 @@
 #pragma once
 /// Sizes and weights of a model from a Hugging Face checkpoint: config.json and safetensors (needs nlohmann/json).
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -28,7 +30,42 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-/// Tensors of a safetensors_file or safetensors_directory as a tensor_source. It remembers which were asked for.
+/// The prefix before "layers.0.…": text-only checkpoints say "model.", multimodal ones "model.language_model.".
+template <class Store>
+[[nodiscard]] tensor_names<convention::hugging_face> hugging_face_names(const Store& store) {
+    tensor_names<convention::hugging_face> names;
+    if (store.find("model.language_model.embed_tokens.weight") != nullptr) names.prefix = "model.language_model.";
+    return names;
+}
+
+namespace detail {
+
+[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor& tensor) noexcept { return tensor; }
+[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor* tensor) noexcept { return *tensor; }
+
+/// Whether a tensor that no role of the model reads would be missing from its numbers: whatever lies in a layer of the trunk, and
+/// a bias of the modules around it. The rest may be anything: vision towers, prediction heads, layers behind the trunk.
+[[nodiscard]] inline bool hugging_face_tensor_matters(std::string_view name, std::string_view prefix, std::size_t layers) {
+    // Derived here from the configuration; a table of an older layout.
+    constexpr std::string_view derived[] = {".ple_embedding.layer_multipliers", ".ple_embedding.ngram_heads_offsets",
+                                            ".ple_embedding.ngram_heads_vocab_sizes", ".ple_embedding.token_lookup",
+                                            ".rotary_emb.inv_freq"};
+    for (const std::string_view end : derived)
+        if (name.ends_with(end)) return false;
+    if (name == "lm_head.bias") return true;
+    if (!name.starts_with(prefix)) return false;
+    name.remove_prefix(prefix.size());
+    if (name == "norm.bias" || name == "embed_tokens.bias") return true;
+    constexpr std::string_view begin = "layers.";
+    if (!name.starts_with(begin)) return false;
+    std::size_t layer = 0;
+    const auto [after, error] = std::from_chars(name.data() + begin.size(), name.data() + name.size(), layer);
+    return error == std::errc() && after != name.data() + name.size() && *after == '.' && layer < layers;
+}
+
+}  // namespace detail
+
+/// Tensors of a safetensors_file or safetensors_directory as a tensor_source.
 template <class Store>
 class hugging_face_source {
 public:
@@ -37,24 +74,26 @@ public:
     [[nodiscard]] result<std::optional<source_tensor>> find(const std::string& name) const {
         const io::safetensor* tensor = store_.find(name);
         if (tensor == nullptr) return std::optional<source_tensor>();
-        found_.insert(tensor->name);
         FRUGAL_TRY_ASSIGN(const quant::type_id type, io::quant_type_of(*tensor));
         return std::optional<source_tensor>(source_tensor{tensor->name, type, tensor->shape, tensor->bytes});
     }
-    [[nodiscard]] bool was_found(std::string_view name) const { return found_.contains(name); }
+
+    /// See binder::bind. Errors: unsupported, with the tensor's name.
+    [[nodiscard]] status check_unbound(const std::vector<std::string>& bound, const config& sizes) const {
+        const std::unordered_set<std::string_view> read(bound.begin(), bound.end());
+        const std::string prefix = hugging_face_names(store_).prefix;
+        for (const auto& item : store_.tensors()) {
+            const std::string& name = detail::as_tensor(item).name;
+            if (!read.contains(name) && detail::hugging_face_tensor_matters(name, prefix, sizes.layers.size()))
+                return fail(errc::unsupported, "tensor ", io::printable(name), " has no place in a model of architecture ",
+                            sizes.architecture, "; without it the model would compute something else");
+        }
+        return {};
+    }
 
 private:
     const Store& store_;
-    mutable std::unordered_set<std::string_view> found_;  // views into the store
 };
-
-/// The prefix before "layers.0.…": text-only checkpoints say "model.", multimodal ones "model.language_model.".
-template <class Store>
-[[nodiscard]] tensor_names<convention::hugging_face> hugging_face_names(const Store& store) {
-    tensor_names<convention::hugging_face> names;
-    if (store.find("model.language_model.embed_tokens.weight") != nullptr) names.prefix = "model.language_model.";
-    return names;
-}
 
 namespace detail {
 
@@ -69,38 +108,6 @@ template <class Store>
     if (!found.empty()) std::memcpy(found.data(), tensor->bytes.data(), tensor->bytes.size());
     if (found != derived)
         return fail(errc::malformed_file, "tensor ", name, " differs from the constants that the configuration's seed gives");
-    return {};
-}
-
-[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor& tensor) noexcept { return tensor; }
-[[nodiscard]] inline const io::safetensor& as_tensor(const io::safetensor* tensor) noexcept { return *tensor; }
-
-/// Every tensor of the trunk's layers must have been read, and no other module may have a bias: left out, it would be missing
-/// from the numbers. The rest may hold anything: vision towers, prediction heads, layers after the trunk.
-template <class Store>
-[[nodiscard]] status check_all_read(const Store& store, const hugging_face_source<Store>& source, const std::string& prefix,
-                                    std::size_t layers) {
-    // Derived here from the configuration; a table of an older layout.
-    constexpr std::string_view derived[] = {".ple_embedding.layer_multipliers", ".ple_embedding.ngram_heads_offsets",
-                                            ".ple_embedding.ngram_heads_vocab_sizes", ".ple_embedding.token_lookup",
-                                            ".rotary_emb.inv_freq"};
-    const std::string trunk = prefix + "layers.";
-    for (const auto& item : store.tensors()) {
-        const std::string& name = as_tensor(item).name;
-        if (source.was_found(name) ||
-            std::any_of(std::begin(derived), std::end(derived), [&](std::string_view end) { return name.ends_with(end); }))
-            continue;
-        bool counts = name == "lm_head.bias" || name == prefix + "norm.bias" || name == prefix + "embed_tokens.bias";
-        if (name.starts_with(trunk)) {
-            std::size_t layer = 0, digits = 0;
-            for (std::size_t i = trunk.size(); i < name.size() && name[i] >= '0' && name[i] <= '9' && digits < 9; ++i, ++digits)
-                layer = layer * 10 + static_cast<std::size_t>(name[i] - '0');
-            counts = digits != 0 && layer < layers;
-        }
-        if (counts)
-            return fail(errc::unsupported, "tensor ", io::printable(name),
-                        " is not one that this model reads; without it, it would be another model");
-    }
     return {};
 }
 
@@ -281,11 +288,8 @@ template <class Store>
 /// trunk that no part of the model reads, such as a bias.
 template <specification Spec, quant::format_list Formats, class Store>
 [[nodiscard]] result<weights> read_weights(const Store& store, const config& sizes, const load_options& options = {}) {
-    const hugging_face_source<Store> source(store);
-    const auto names = hugging_face_names(store);
-    auto out = bind<Spec, convention::hugging_face, Formats>(source, sizes, names, bind_options{options.check_tensors});
-    if (out) FRUGAL_TRY(detail::check_all_read(store, source, names.prefix, sizes.layers.size()));
-    return out;
+    return bind<Spec, convention::hugging_face, Formats>(hugging_face_source<Store>(store), sizes, hugging_face_names(store),
+                                                         bind_options{options.check_tensors});
 }
 
 }  // namespace model
