@@ -46,10 +46,7 @@ status run(arguments& args) {
     if (const auto why = engine->last_failure())
         std::fprintf(stderr, "the host computed %llu products in place of the device: %s\n",
                      static_cast<unsigned long long>(engine->counted(counter::host_fallbacks)), why->message.c_str());
-    if (args.stats) {
-        text.print_stats(loading);
-        std::fprintf(stderr, "resident images           %.1f MB\n", static_cast<double>(engine->image_bytes()) * 1e-6);
-    }
+    if (args.stats) text.print_stats(loading);
     return done;
 }
 

@@ -138,7 +138,10 @@ void model_arguments::add_to(CLI::App& app, const std::string& context_names, co
     app.add_option("-t,--threads", threads, "threads; 0: as many as this process may use")
         ->check(whole_number(0, 4096))
         ->capture_default_str();
-    app.add_option(context_names, context, context_help)->check(whole_number(0))->capture_default_str();
+    app.add_option(context_names, context, context_help)
+        ->check(whole_number(0))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->capture_default_str();
     app.add_option("--qsa-ratio", qsa_ratio, "QSA compress ratio in place of the file's; 0: dense attention")
         ->check(whole_number(0, 1 << 20));
     app.add_flag("--exact", exact, "multiply straight from the file, activations in f32 (default: images, 8 bits)");

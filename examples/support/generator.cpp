@@ -180,8 +180,8 @@ void generator::print_stats(double loading) const {
     if (device != "cpu" && device != "packed_cpu")
         for (const counter which : device_counters) counted(which);
     else if (model_->image_bytes() != 0)
-        line("weight images", "%llu, %.3f MB", static_cast<unsigned long long>(model_->counted(counter::images_packed)),
-             static_cast<double>(model_->image_bytes()) * 1e-6);
+        counted(counter::images_packed);
+    if (model_->image_bytes() != 0) line("weight images", "%.3f MB", static_cast<double>(model_->image_bytes()) * 1e-6);
 }
 
 }  // namespace runner

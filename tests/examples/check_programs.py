@@ -218,6 +218,7 @@ class Generate(unittest.TestCase):
         self.assertGreater(prompt_tokens("--chat", text="hello\nagain\n"), one)
         self.assertGreater(prompt_tokens("--chat", "-p", "hello", text="again\n"), one)
         self.assertGreater(prompt_tokens("--chat", "-sys", "Be brief.", "-p", "hello"), one)
+        # Without a template of its own the file is written as Qwen3.5's, which thinks.
         self.assertEqual(prompt_tokens("--chat", "--think", "-p", "hello"), one)
         self.assertNotEqual(prompt_tokens("--chat", "--no-think", "-p", "hello"), one)
         # A value that looks like an option of two letters is a value.
@@ -282,11 +283,11 @@ class Terminal:
         """What is shown up to the next marker."""
         while marker not in self.seen:
             if not select.select([self.parent], [], [], 120)[0]:
-                raise AssertionError(f"no {marker!r} in time; so far: {self.seen!r}")
+                raise AssertionError(f"no {marker!r} in time; so far: {self.seen[-500:]!r}")
             try:
                 self.seen += os.read(self.parent, 4096).decode("utf-8", "replace")
             except OSError:
-                raise AssertionError(f"the program has ended before {marker!r}; so far: {self.seen!r}") from None
+                raise AssertionError(f"the program has ended before {marker!r}; so far: {self.seen[-500:]!r}") from None
         shown, self.seen = self.seen.split(marker, 1)
         return shown
 
@@ -370,6 +371,7 @@ class Perplexity(unittest.TestCase):
         self.assertEqual(run(PERPLEXITY, "-f", text, "-c", 128, "--chunks", 2, "-b", 50).stdout, by_window.stdout)
         self.assertIn("windows 2 of 128 tokens", by_window.stdout)
         self.assertIn("of 512 tokens", run(PERPLEXITY, "-f", text, "--windows", 1).stdout)
+        self.assertIn("of 32 tokens", run(PERPLEXITY, "-f", text, "--windows", 1, "-c", 64, "--window", 32).stdout)
         self.assertIn("windows 1 of 4096 tokens", run(PERPLEXITY, "-f", text, "-c", 0).stdout)
         self.assertRegex(run(PERPLEXITY, "-f", "/dev/null", "-c", 5000).stderr, "warning: .* 5000 .*\n.*one window takes 5000")
 

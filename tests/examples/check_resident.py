@@ -62,7 +62,7 @@ class FlashServe(unittest.TestCase):
 
     def test_requests_are_rendered_as_generate_renders_them(self):
         tokens = []
-        for more in ([], ["--think"], ["--no-think"], ["--system-prompt", "Be brief."], ["--think", "-sys", "Be brief."]):
+        for more in ([], ["--think"], ["--no-think"], ["--no-think", "--system-prompt", "Be brief."], ["--think", "-sys", "Be brief."]):
             served = run(FLASH_SERVE, *QUICK, "--chat", *more, text="And God said\r\n")
             talk = run(GENERATE, *QUICK, "--chat", "--stats", *more, text="And God said\r\n")
             tokens.append(int(re.search(r"request 1: (\d+) prompt tokens", served.stderr)[1]))
