@@ -225,13 +225,13 @@ class Generate(unittest.TestCase):
         self.assertEqual(prompt_tokens("--chat", "-p", "-st", "--no-conversation"), prompt_tokens("-p", "-st"))
 
     def test_a_full_context_ends_no_chat(self):
-        options = ["--chat", "-n", 8, "--temp", 0, "-c", 60, "--stats"]
+        options = ["--chat", "--no-think", "-n", 8, "--temp", 0, "-c", 60]
         done = run(GENERATE, *options, text="hello\n" * 4 + "/undo\n/undo\nhello\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, r"the prompt has \d+ tokens; the context holds 60 .*; this turn is left out")
         room = run(GENERATE, *options, text="hello\n" * 4).stderr.count("left out")
         self.assertEqual(done.stderr.count("left out"), room)
-        done = run(GENERATE, "--chat", "--temp", 0, "--ignore-eos", "-c", 60, text="hello\nhello\n/clear\nhello\n")
+        done = run(GENERATE, "--chat", "--no-think", "--temp", 0, "--ignore-eos", "-c", 60, text="hello\nhello\n/clear\nhello\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr.count("the context of 60 tokens is full (see --ctx-size); /undo or /clear make room"), 2)
         self.assertEqual(done.stderr.count("left out"), 1)
