@@ -45,13 +45,13 @@ result<std::unique_ptr<runner::engine>> make_engine(const arguments& args, const
 #endif
 }
 
-/// One request, from a clean state. A full context fails it.
-status serve(const arguments& args, const runner::model_file& file, runner::generator& text, const std::string& prompt) {
+/// One request, from a clean state, as a turn of `talk` or as it stands. A full context fails it.
+status serve(const std::optional<runner::conversation>& talk, const runner::model_file& file, runner::generator& text,
+             const std::string& prompt) {
     text.clear();
     std::vector<std::int32_t> ids;
-    if (args.chat) {
-        FRUGAL_TRY_ASSIGN(const auto talk, runner::conversation::create(args.conversation, file));
-        FRUGAL_TRY_ASSIGN(ids, talk.prompt(prompt));
+    if (talk) {
+        FRUGAL_TRY_ASSIGN(ids, talk->prompt(prompt));
     } else {
         FRUGAL_TRY_ASSIGN(ids, file.tokenizer->encode_prompt(prompt));
     }
@@ -63,6 +63,10 @@ status serve(const arguments& args, const runner::model_file& file, runner::gene
 status run(arguments& args) {
     const auto start = std::chrono::steady_clock::now();
     FRUGAL_TRY_ASSIGN(const auto file, args.model.open());
+    std::optional<runner::conversation> talk;
+    if (args.chat) {
+        FRUGAL_TRY_ASSIGN(talk, runner::conversation::create(args.conversation, file));
+    }
     const auto generation = args.generation.options(args.model, file, args.chat);
     device::fork_join_executor executor(args.model.threads);
     FRUGAL_TRY_ASSIGN(const auto engine, make_engine(args, file, executor));
@@ -72,7 +76,7 @@ status run(arguments& args) {
     std::size_t served = 0, failed = 0;
     const auto one = [&](const std::string& prompt) -> status {
         const std::uint64_t packed = engine->counted(counter::images_packed);
-        const status done = serve(args, file, text, prompt);
+        const status done = serve(talk, file, text, prompt);
         FRUGAL_TRY(runner::print("\n"));
         const runner::timing& t = text.times();
         std::fprintf(stderr,
