@@ -7,6 +7,7 @@
 
 #include "frugal/core/config.hpp"
 #include "frugal/quant/vectors.hpp"
+#include "frugal/tensor/half_vector.hpp"
 #include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -35,11 +36,9 @@ FRUGAL_ALWAYS_INLINE void store_u32(std::byte* to, std::uint32_t value) noexcept
 template <std::size_t Count>
 FRUGAL_ALWAYS_INLINE void load_halves(const std::byte* from, float (&out)[Count]) noexcept {
     std::size_t i = 0;
-#if defined(__F16C__) && defined(__AVX__)
+#if FRUGAL_HAS_HALF_VECTOR
     for (; i + 8 <= Count; i += 8) {
-        short bits __attribute__((vector_size(16)));
-        std::memcpy(&bits, from + 2 * i, sizeof(bits));
-        const auto values = __builtin_ia32_vcvtph2ps256(bits);
+        const auto values = frugal::detail::load_eight_halves(from + 2 * i);
         std::memcpy(out + i, &values, sizeof(values));
     }
 #endif

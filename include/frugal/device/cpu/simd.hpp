@@ -8,6 +8,7 @@
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/isa.hpp"
+#include "frugal/tensor/half_vector.hpp"
 #include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -181,13 +182,8 @@ FRUGAL_ALWAYS_INLINE vec<Isa> maxima(vec<Isa> (&values)[width<Isa>]) noexcept {
 /// load() of the scalar types a cache may hold; halves become floats exactly.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> load(const half* from) noexcept {
-#if FRUGAL_HAS_AVX2
-    if constexpr (width<Isa> == 8) {
-        // F16C comes with FRUGAL_HAS_AVX2; the builtin needs no header.
-        short bits __attribute__((vector_size(16)));
-        std::memcpy(&bits, from, sizeof(bits));
-        return __builtin_ia32_vcvtph2ps256(bits);
-    }
+#if FRUGAL_HAS_HALF_VECTOR
+    if constexpr (width<Isa> == 8) return frugal::detail::load_eight_halves(from);
 #endif
     float lane[width<Isa>];
     for (std::size_t i = 0; i < width<Isa>; ++i) lane[i] = to_float(from[i]);
