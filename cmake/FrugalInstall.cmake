@@ -20,7 +20,7 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/frugalConfig.cmake.in" 
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/frugalConfigVersion.cmake"
   VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${PROJECT_BINARY_DIR}/frugalConfig.cmake" "${PROJECT_BINARY_DIR}/frugalConfigVersion.cmake"
-  "${CMAKE_CURRENT_LIST_DIR}/FindXRT.cmake" DESTINATION "${frugal_package_dir}" COMPONENT headers)
+  "${CMAKE_CURRENT_LIST_DIR}/FindXRT.cmake" "${CMAKE_CURRENT_LIST_DIR}/FrugalInstructionSet.cmake" DESTINATION "${frugal_package_dir}" COMPONENT headers)
 
 configure_file("${CMAKE_CURRENT_LIST_DIR}/frugal.pc.in" "${PROJECT_BINARY_DIR}/frugal.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/frugal.pc" DESTINATION "${CMAKE_INSTALL_DATADIR}/pkgconfig" COMPONENT headers)
