@@ -23,27 +23,27 @@ FRUGAL_NAMESPACE_BEGIN
 namespace detail {
 
 // Which policy an option speaks for; concepts cannot be template arguments, these can.
-struct chooses_formats {
+struct FRUGAL_FLAGGED chooses_formats {
     template <class T>
     static constexpr bool value = quant::format_list<T>;
 };
-struct chooses_device {
+struct FRUGAL_FLAGGED chooses_device {
     template <class T>
     static constexpr bool value = device::target<T>;
 };
-struct chooses_loading {
+struct FRUGAL_FLAGGED chooses_loading {
     template <class T>
     static constexpr bool value = reuse::weight_loading_policy<T>;
 };
-struct chooses_inputs {
+struct FRUGAL_FLAGGED chooses_inputs {
     template <class T>
     static constexpr bool value = reuse::shared_input_policy<T>;
 };
-struct chooses_activations {
+struct FRUGAL_FLAGGED chooses_activations {
     template <class T>
     static constexpr bool value = reuse::activation_sharing_policy<T>;
 };
-struct chooses_precision {
+struct FRUGAL_FLAGGED chooses_precision {
     template <class T>
     static constexpr bool value = ops::cache_precision_policy<T>;
 };
@@ -52,7 +52,7 @@ template <class Kind, class... Option>
 inline constexpr int times_given = (0 + ... + (Kind::template value<Option> ? 1 : 0));
 
 template <class Kind, class Default, class... Option>
-struct chosen {
+struct FRUGAL_FLAGGED chosen {
     using type = Default;
 };
 template <class Kind, class Default, class First, class... Rest>
@@ -70,7 +70,7 @@ inline constexpr bool is_policy = chooses_formats::value<T> || chooses_device::v
 /// (reuse::default_shared_inputs), a reuse::activation_sharing_policy (reuse::default_activation_sharing), an
 /// ops::cache_precision_policy (ops::default_cache_precision).
 template <class... Option>
-struct policies {
+struct FRUGAL_FLAGGED policies {
     static_assert(!(quant::format<Option> || ...),
                   "frugal: policies take a list of formats; write quant::list<your_format> even for a single one");
     static_assert(!(isa::tag<Option> || ...), "frugal: policies take a device; write device::cpu<isa> instead of the isa alone");

@@ -28,7 +28,7 @@ inline constexpr std::string_view scalar_name = std::is_same_v<Scalar, float>   
                                                                                       : "i8";
 /// Its letters, which saved states carry.
 template <class Scalar>
-[[nodiscard]] constexpr std::uint32_t scalar_code() noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::uint32_t scalar_code() noexcept {
     std::uint32_t code = 0;
     for (const char letter : scalar_name<Scalar>) code = code << 8 | static_cast<std::uint8_t>(letter);
     return code;
@@ -36,7 +36,7 @@ template <class Scalar>
 
 /// Rows of features in the blocks of a quantised format; what token_store is to scalars, and as cheap to copy.
 template <class Format>
-class quantised_token_store {
+class FRUGAL_FLAGGED quantised_token_store {
     using stored = ops::stored_features<Format>;
 
 public:
@@ -80,7 +80,7 @@ private:
 
 namespace detail {
 template <class Scalar>
-struct key_value_store {
+struct FRUGAL_FLAGGED key_value_store {
     using type = token_store<Scalar>;
 };
 template <>

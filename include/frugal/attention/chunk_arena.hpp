@@ -18,7 +18,7 @@ namespace attention {
 /// Chunks of one size. Slabs grow with what is held, up to a huge page, so as they fill at most half of their memory is spare. A
 /// slab lives while one of its chunks does, and the newest with the arena: a chunk taken and let go by turns takes no new memory.
 /// Any thread may take a chunk and let go of one.
-class chunk_arena {
+class FRUGAL_FLAGGED chunk_arena {
 public:
     /// `bytes`: of a chunk.
     explicit chunk_arena(std::size_t bytes) noexcept

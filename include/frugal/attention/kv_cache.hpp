@@ -22,7 +22,7 @@ namespace attention {
 /// Only the newest tokens can be taken back, any number of them. Removing a range from the middle, or shifting positions,
 /// is not offered: the keys are stored rotated, and the ranks of what follows would change (see reuse/qsa_layout.hpp).
 template <key_value_scalar Scalar = float>
-class basic_kv_cache {
+class FRUGAL_FLAGGED basic_kv_cache {
 public:
     using scalar = Scalar;
     using store_type = key_value_store<Scalar>;

@@ -15,13 +15,13 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// Which tokens of a step can be taken back from recurrent layers.
-struct cuda_checkpoints {
+struct FRUGAL_FLAGGED cuda_checkpoints {
     const std::uint32_t* visible = nullptr;  ///< of ops::cuda::step_rows
     std::size_t kept = 0;                    ///< of the newest tokens of the step; not more than the states have room for
 };
 
 /// Bytes on a device that belong to a saved sequence.
-struct cuda_segment {
+struct FRUGAL_FLAGGED cuda_segment {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     bool tokens = false;  ///< whole tokens as std::int64_t, which must be in the vocabulary
@@ -33,7 +33,7 @@ template <class T>
 
 /// An array of one sequence on a device, zeros at first. T: float, std::int64_t.
 template <class T>
-class cuda_recurrent_state {
+class FRUGAL_FLAGGED cuda_recurrent_state {
 public:
     cuda_recurrent_state() noexcept = default;
 

@@ -30,7 +30,7 @@ concept stored_scalar = std::is_same_v<Scalar, float> || std::is_same_v<Scalar, 
 /// are cheap and hold the same values for good: they share the chunks, and a chunk is duplicated when one of its holders is
 /// about to write into it. Chunks are cut from slabs, which copies share too: up to as much memory again as bytes() may be spare.
 template <stored_scalar Scalar>
-class token_store {
+class FRUGAL_FLAGGED token_store {
 public:
     static constexpr std::size_t chunk_shift = 7;
     static constexpr std::size_t chunk_rows = static_cast<std::size_t>(1) << chunk_shift;

@@ -1,6 +1,7 @@
 #pragma once
 /// Namespace and compiler macros. Open the namespace only through FRUGAL_NAMESPACE_BEGIN / _END: the inline namespace
 /// keeps objects built against another version or with checks on from being merged silently by the linker.
+#include "frugal/core/flags.hpp"
 #include "frugal/core/version.hpp"
 
 #if defined(_MSVC_LANG)
@@ -68,4 +69,12 @@
 #endif
 #else
 #define FRUGAL_HOST_DEVICE
+#endif
+
+/// Before a kernel's declaration. Those of frugal::kernels, which FRUGAL_EXTERN_KERNELS asks for, have plain names, whatever the
+/// caller's flags; those that a consumer compiles carry its flags.
+#if defined(FRUGAL_EXTERN_KERNELS) || defined(FRUGAL_KERNEL_ISA)
+#define FRUGAL_KERNEL
+#else
+#define FRUGAL_KERNEL FRUGAL_FLAGGED
 #endif

@@ -35,7 +35,7 @@ enum class counter : std::uint8_t {
 
 inline constexpr std::size_t counter_count = static_cast<std::size_t>(counter::count_);
 
-[[nodiscard]] constexpr std::string_view to_string(counter which) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::string_view to_string(counter which) noexcept {
     constexpr std::array<std::string_view, counter_count> names = {
         "weight_bytes_read", "dequantize_calls", "matmul_calls", "activation_quantize_calls", "layout_builds",
         "layout_updates", "layout_hits", "dequantized_bytes", "loads_skipped", "images_packed", "image_bytes_uploaded",
@@ -51,13 +51,13 @@ concept counter_policy = requires(C& c, const C& k, counter which, std::uint64_t
     typename std::bool_constant<C::enabled>;
 };
 
-struct counters_off {
+struct FRUGAL_FLAGGED counters_off {
     static constexpr bool enabled = false;
     constexpr void add(counter, std::uint64_t) noexcept {}
     [[nodiscard]] constexpr std::uint64_t read(counter) const noexcept { return 0; }
 };
 
-class counters_on {
+class FRUGAL_FLAGGED counters_on {
 public:
     static constexpr bool enabled = true;
     counters_on() noexcept = default;
@@ -85,7 +85,7 @@ static_assert(counter_policy<counters_off> && counter_policy<counters_on>);
 
 /// Adds the nanoseconds of its lifetime to a counter; nothing, and no clock is read, where counting is off.
 template <counter_policy Counters>
-class count_time {
+class FRUGAL_FLAGGED count_time {
 public:
     count_time(Counters& counters, counter which) noexcept : counters_(counters), which_(which) {
         if constexpr (Counters::enabled) begin_ = std::chrono::steady_clock::now();

@@ -40,7 +40,7 @@ enum class errc : std::uint8_t {
 };
 
 /// Name of an error kind, for messages.
-[[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::string_view to_string(errc code) noexcept {
     switch (code) {
         case errc::invalid_argument: return "invalid argument";
         case errc::shape_mismatch: return "shape mismatch";
@@ -59,13 +59,13 @@ enum class errc : std::uint8_t {
     return "error";
 }
 
-struct error {
+struct FRUGAL_FLAGGED error {
     errc code = errc::invalid_argument;
     std::string message;
 };
 
 /// A piece of a message: text, a character or a number. One type for all, so that a message costs its caller little code.
-class message_piece {
+class FRUGAL_FLAGGED message_piece {
 public:
     message_piece(std::string_view text) noexcept : text_(text) {}
     message_piece(const std::string& text) noexcept : text_(text) {}
@@ -112,7 +112,7 @@ namespace detail {
     return error{code, join(pieces)};
 }
 
-struct delete_error {
+struct FRUGAL_FLAGGED delete_error {
     [[gnu::noinline, gnu::cold]] void operator()(error* e) const noexcept { delete e; }
 };
 /// An error on its way up: one pointer, empty on success.
@@ -145,7 +145,7 @@ using boxed_error = std::unique_ptr<error, delete_error>;
 
 /// Joins strings and numbers into one text.
 template <class... Piece>
-[[nodiscard]] std::string concat(const Piece&... piece) {
+[[nodiscard]] FRUGAL_FLAGGED std::string concat(const Piece&... piece) {
     return detail::join({message_piece(piece)...});
 }
 
@@ -159,7 +159,7 @@ template <class... Piece>
 /// failure ends the program and prints the error. The accessors are forced inline, so that objects with and without NDEBUG share
 /// none of them.
 template <class T>
-class [[nodiscard]] result {
+class [[nodiscard]] FRUGAL_FLAGGED result {
 public:
     result(T value) : value_(std::move(value)) {}
     result(frugal::error failure) : failure_(detail::box(std::move(failure))) {}

@@ -13,7 +13,7 @@ namespace device {
 
 /// What makes such a device a cpu_target: everything but products runs on `Host`. A base class.
 template <cpu_target Host>
-class host_side {
+class FRUGAL_FLAGGED host_side {
 public:
     using isa = typename Host::isa;
     using counters_type = std::remove_cvref_t<decltype(std::declval<Host&>().counters())>;

@@ -15,7 +15,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 namespace detail {
-struct byte_alphabet {
+struct FRUGAL_FLAGGED byte_alphabet {
     std::array<char16_t, 256> spelling{};
     std::array<std::int16_t, 0x200> byte_of{};  // -1: no byte
 
@@ -33,14 +33,14 @@ inline constexpr byte_alphabet alphabet;
 }  // namespace detail
 
 /// The spelling of one byte, in UTF-8.
-[[nodiscard]] inline std::string spell_byte(std::uint8_t byte) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string spell_byte(std::uint8_t byte) {
     std::string out;
     append_utf8(out, detail::alphabet.spelling[byte]);
     return out;
 }
 
 /// The bytes that `spelled` stands for; nothing if it is not UTF-8 or holds a character outside the alphabet.
-[[nodiscard]] inline std::optional<std::string> unspell_bytes(std::string_view spelled) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::string> unspell_bytes(std::string_view spelled) {
     std::string out;
     while (!spelled.empty()) {
         const auto next = next_utf8(spelled);

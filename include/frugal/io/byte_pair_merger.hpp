@@ -15,7 +15,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// Merge rules by pair of token ids, in one flat hash table, and the ids of the 256 bytes.
-class byte_pair_merger {
+class FRUGAL_FLAGGED byte_pair_merger {
 public:
     static constexpr std::uint32_t no_rank = (std::numeric_limits<std::uint32_t>::max)();
 

@@ -24,13 +24,13 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// One turn. `role` is "system" (first turn only), "user" or "assistant".
-struct chat_turn {
+struct FRUGAL_FLAGGED chat_turn {
     std::string role, content;
     /// Of an assistant, where it is known apart; otherwise most templates take it from the content.
     std::optional<std::string> reasoning = {};
 };
 
-struct chat_options {
+struct FRUGAL_FLAGGED chat_options {
     /// Whether the answer starts with reasoning. Empty: as the template has it.
     std::optional<bool> thinking = {};
     /// Ends with the opening of an assistant turn, for the model to go on.
@@ -42,7 +42,7 @@ struct chat_options {
 };
 
 /// An assistant's text taken apart at `</think>`.
-struct reasoned_answer {
+struct FRUGAL_FLAGGED reasoned_answer {
     std::string_view reasoning, answer;
 };
 
@@ -83,7 +83,7 @@ struct reasoned_answer {
 }
 
 /// Renders conversations for one tokenizer, which must outlive it.
-class chat_template {
+class FRUGAL_FLAGGED chat_template {
 public:
     /// `format`: that of the file's own template (recognise_chat_format), or of a model like it.
     /// Errors: not_found (the vocabulary has no <|im_start|> or <|im_end|>: it is not a chat model's).

@@ -22,7 +22,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// What differs between the templates, for text. The default is that of Qwen3.5.
-struct chat_format {
+struct FRUGAL_FLAGGED chat_format {
     /// Whether an answer starts with reasoning, unless it is asked for. The small models of Qwen3.5 do not think.
     bool thinking = true;
     /// An assistant's text is taken apart at </think>; otherwise its reasoning comes beside it only.
@@ -86,7 +86,7 @@ namespace detail {
 }
 
 /// What of a template renders text, a statement a line.
-struct template_parts {
+struct FRUGAL_FLAGGED template_parts {
     std::string body, prompt;  ///< all but the opening of the answer; that alone
 };
 

@@ -33,7 +33,7 @@ namespace io {
 static_assert(std::endian::native == std::endian::little, "frugal: GGUF files are read in place, on little-endian machines only");
 
 /// One metadata entry. `offset` is where its value lies in the file: of an array or string, where the elements start.
-struct gguf_entry {
+struct FRUGAL_FLAGGED gguf_entry {
     std::string_view key;
     gguf_value_type type{};          ///< `array` for arrays
     gguf_value_type element_type{};  ///< of an array's elements; else the same as `type`
@@ -42,7 +42,7 @@ struct gguf_entry {
 };
 
 /// One row of the tensor table. `dims[0]` is the row length (ggml's `ne` order); dims beyond `n_dims` are 1.
-struct gguf_tensor {
+struct FRUGAL_FLAGGED gguf_tensor {
     std::string_view name;
     quant::type_id type{};
     std::uint32_t n_dims = 0;
@@ -70,7 +70,7 @@ struct gguf_tensor {
 }
 
 /// An open GGUF file, or all files of one model. Move-only; views that it has given out stay valid when it moves and end with it.
-class gguf_file {
+class FRUGAL_FLAGGED gguf_file {
 public:
     /// Maps and checks the file. Where it is one of several (split.count), all of them open, whichever was given: their names
     /// differ in the number alone. Errors: those of mapped_file::open, of parse and of join; not_found names the part.

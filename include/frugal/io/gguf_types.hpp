@@ -19,7 +19,7 @@ enum class gguf_value_type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, bo
 
 inline constexpr std::uint32_t gguf_value_type_count = 13;
 
-[[nodiscard]] constexpr std::string_view to_string(gguf_value_type type) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::string_view to_string(gguf_value_type type) noexcept {
     constexpr std::array<std::string_view, gguf_value_type_count> names = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                                            "bool", "string", "array", "u64", "i64", "f64"};
     const auto index = static_cast<std::size_t>(type);
@@ -27,14 +27,14 @@ inline constexpr std::uint32_t gguf_value_type_count = 13;
 }
 
 /// Bytes of one value; 0 for strings and arrays, whose size lies in the file.
-[[nodiscard]] constexpr std::size_t size_of(gguf_value_type type) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t size_of(gguf_value_type type) noexcept {
     constexpr std::array<std::size_t, gguf_value_type_count> sizes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     const auto index = static_cast<std::size_t>(type);
     return index < sizes.size() ? sizes[index] : 0;
 }
 
 /// A tensor type: a row is cut into blocks of `block_size` elements, `block_bytes` bytes each.
-struct gguf_tensor_type {
+struct FRUGAL_FLAGGED gguf_tensor_type {
     std::uint32_t number;
     std::uint32_t block_size, block_bytes;
     std::string_view name;

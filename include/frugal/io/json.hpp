@@ -33,7 +33,7 @@ namespace detail {
 
 /// Builds the tree while the text is parsed. It stops at the first thing that is wrong: the parser's own errors, a value that
 /// is nested too deep, a key that an object has twice (readers disagree on which of the two counts).
-class json_tree_builder {
+class FRUGAL_FLAGGED json_tree_builder {
 public:
     using json = nlohmann::json;
 

@@ -32,7 +32,7 @@ enum class access : std::uint8_t {
 
 /// The bytes of a regular file. Move-only; a move keeps the address of the bytes.
 /// Someone who shortens the file while it is mapped makes reads beyond its new end fatal (SIGBUS): that is how mmap works.
-class mapped_file {
+class FRUGAL_FLAGGED mapped_file {
 public:
     mapped_file() noexcept = default;
     mapped_file(const mapped_file&) = delete;
@@ -123,7 +123,7 @@ private:
 /// Gives back the pages of parts of mappings, one part after another, while others are still being read: `pages(part)`, as
 /// reuse::source_unneeded wants it. A read brings in pages around its own (64 KiB on Linux), so that the pages of a part come
 /// back while its neighbours are read: each part is given back a second time some parts later, the last ones by finish().
-class page_return {
+class FRUGAL_FLAGGED page_return {
 public:
     void operator()(std::span<const std::byte> part) {
         mapped_file::advise(part, access::done);

@@ -36,7 +36,7 @@ inline constexpr std::string_view qwen2_pattern = FRUGAL_QWEN_PATTERN("\\p{L}+",
 #undef FRUGAL_QWEN_PATTERN
 
 /// A compiled pattern. Immutable; may be used from several threads at once.
-class pre_tokenizer {
+class FRUGAL_FLAGGED pre_tokenizer {
 public:
     /// Compiles a pattern as tokenizer.json files hold them. `\s` and `\S` mean Unicode's White_Space, as in the regular
     /// expressions of the tokenizers package (PCRE2's own would add U+180E). Errors: unsupported (not a pattern that PCRE2 reads,

@@ -11,7 +11,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// `text` in single quotes; control and non-ASCII bytes as \xNN, and cut after 100 bytes.
-[[nodiscard]] inline std::string printable(std::string_view text) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string printable(std::string_view text) {
     constexpr std::size_t longest = 100;
     constexpr std::string_view digits = "0123456789abcdef";
     std::string out = "'";

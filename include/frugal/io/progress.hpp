@@ -23,13 +23,13 @@ template <class F>
 concept progress_callback = requires(F& report, std::uint64_t done, std::uint64_t total) { report(done, total); };
 
 /// The reporter that reports nothing.
-struct no_progress {
+struct FRUGAL_FLAGGED no_progress {
     void operator()(std::uint64_t, std::uint64_t) const noexcept {}
 };
 static_assert(progress_callback<no_progress>);
 
 /// `bytes` in a reader's units: "999 B", "3.7 MB", "28.8 GB" (powers of 1000).
-[[nodiscard]] inline std::string format_bytes(double bytes) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string format_bytes(double bytes) {
     constexpr std::array units = {"B", "kB", "MB", "GB", "TB"};
     std::size_t unit = 0;
     while (bytes >= 999.5 && unit + 1 < units.size()) bytes /= 1000, ++unit;
@@ -39,7 +39,7 @@ static_assert(progress_callback<no_progress>);
 }
 
 /// `seconds` as "8s", "2m05s" or "1h02m".
-[[nodiscard]] inline std::string format_duration(double seconds) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string format_duration(double seconds) {
     const auto whole = static_cast<std::uint64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
     std::array<char, 48> text{};
     if (whole < 60)
@@ -52,8 +52,8 @@ static_assert(progress_callback<no_progress>);
 }
 
 /// One line of a bar: label, bar, per cent, amount, rate and time left. `seconds` have passed.
-[[nodiscard]] inline std::string format_progress(const std::string& label, std::uint64_t done, std::uint64_t total,
-                                                 double seconds) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string format_progress(const std::string& label, std::uint64_t done, std::uint64_t total,
+                                                                double seconds) {
     constexpr std::size_t width = 24;
     done = (std::min)(done, total);
     const double part = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total);
@@ -72,7 +72,7 @@ static_assert(progress_callback<no_progress>);
 
 /// A progress_callback that draws a bar on a terminal (stderr by default) and nothing anywhere else. It appears only when the
 /// work turns out slow, is redrawn at most ten times a second, and is wiped when it is done or destroyed.
-class progress_bar {
+class FRUGAL_FLAGGED progress_bar {
 public:
     using clock = std::chrono::steady_clock;
 

@@ -32,7 +32,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// A tensor: row-major, little-endian, last dimension fastest. `bytes` holds exactly the elements that `shape` asks for.
-struct safetensor {
+struct FRUGAL_FLAGGED safetensor {
     std::string name;
     std::string dtype;  ///< as the file spells it: "BF16", "F32", "I64", …
     std::vector<std::uint64_t> shape;
@@ -47,7 +47,7 @@ struct safetensor {
 };
 
 /// Bits of one element; 0 for a dtype that is not known.
-[[nodiscard]] constexpr std::size_t safetensors_dtype_bits(std::string_view dtype) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t safetensors_dtype_bits(std::string_view dtype) noexcept {
     struct entry {
         std::string_view name;
         std::size_t bits;
@@ -77,7 +77,7 @@ struct safetensor {
 namespace detail {
 
 /// Takes a safetensors header apart while it is parsed, so that no value that does not belong there is ever stored.
-class safetensors_header_reader {
+class FRUGAL_FLAGGED safetensors_header_reader {
 public:
     struct entry {
         std::string name, dtype;
@@ -216,7 +216,7 @@ private:
 }  // namespace detail
 
 /// One .safetensors file. Move-only; what it has handed out stays valid when it moves and ends with it.
-class safetensors_file {
+class FRUGAL_FLAGGED safetensors_file {
 public:
     /// The format's own limit on the header.
     static constexpr std::uint64_t most_header_bytes = 100'000'000;
@@ -349,7 +349,7 @@ private:
 };
 
 /// A model directory as Hugging Face lays it out. Move-only.
-class safetensors_directory {
+class FRUGAL_FLAGGED safetensors_directory {
 public:
     /// Opens `directory`/model.safetensors, or else every shard that `directory`/model.safetensors.index.json names.
     /// Errors: not_found (neither file, or a shard of the index is missing), malformed_file (a broken file; an index that names a

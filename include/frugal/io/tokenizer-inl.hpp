@@ -151,7 +151,7 @@ inline result<tokenizer> tokenizer::build(const tokenizer_source& source) {
 namespace detail {
 
 /// Walks a parsed tokenizer.json. Views in `source` point into the tree.
-class tokenizer_json_reader {
+class FRUGAL_FLAGGED tokenizer_json_reader {
 public:
     using json = nlohmann::json;
 
@@ -325,7 +325,7 @@ private:
 };
 
 /// The text of a token in tokenizer_config.json: a string, or an object with `content`.
-[[nodiscard]] inline std::string_view configured_token(const nlohmann::json& config, const char* key) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string_view configured_token(const nlohmann::json& config, const char* key) {
     if (!config.is_object()) return {};
     auto found = config.find(key);
     if (found == config.end()) return {};

@@ -47,7 +47,7 @@ enum class token_kind : std::uint8_t {
 
 /// Everything that a tokenizer is made of, for sources other than the two below. Views must last until `tokenizer::build`
 /// returns.
-struct tokenizer_source {
+struct FRUGAL_FLAGGED tokenizer_source {
     struct token {
         std::string_view text;  ///< as the source spells it: normal tokens in the byte-level alphabet, added ones plain
         token_kind kind = token_kind::unused;
@@ -67,7 +67,7 @@ struct tokenizer_source {
 };
 
 /// Immutable once built: may be used from several threads at once. Move-only.
-class tokenizer {
+class FRUGAL_FLAGGED tokenizer {
 public:
     /// Reads `tokenizer.ggml.*`: model gpt2 with pre-tokenizer qwen35 or qwen2. Both normalise to NFC, which GGUF does not
     /// record. A token of normal type that no merge makes and that looks like a tag (`<think>`) counts as an added token:
@@ -323,7 +323,7 @@ private:
 
 /// Turns ids into text as they are generated. What comes out is valid UTF-8: a character that is still incomplete is held back,
 /// and what can no longer become one comes out as U+FFFD. All outputs together are `repair_utf8(decode(ids))`.
-class stream_decoder {
+class FRUGAL_FLAGGED stream_decoder {
 public:
     /// `source` must outlive the decoder.
     explicit stream_decoder(const tokenizer& source, bool skip_special = false) noexcept

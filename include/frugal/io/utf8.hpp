@@ -12,7 +12,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 /// What stands at the start of a text.
-struct utf8_sequence {
+struct FRUGAL_FLAGGED utf8_sequence {
     enum class kind : std::uint8_t { valid, invalid, cut_off };
     kind what = kind::valid;
     std::size_t length = 0;   ///< bytes of the sequence; if invalid, of its longest prefix that could have begun one (at least 1)
@@ -46,7 +46,7 @@ struct utf8_sequence {
     return {kind::valid, length, value};
 }
 
-inline void append_utf8(std::string& out, char32_t code_point) {
+FRUGAL_FLAGGED inline void append_utf8(std::string& out, char32_t code_point) {
     const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(static_cast<unsigned char>(byte))); };
     if (code_point < 0x80) {
         put(code_point);
@@ -75,7 +75,7 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+
 }
 
 /// Length of the longest valid prefix.
-[[nodiscard]] constexpr std::size_t valid_utf8_prefix(std::string_view text) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t valid_utf8_prefix(std::string_view text) noexcept {
     std::size_t i = 0;
     while (i < text.size()) {
         const auto next = next_utf8(text.substr(i));
@@ -87,7 +87,7 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+
 
 /// `text` with every invalid or cut-off sequence replaced by one U+FFFD for each longest prefix that could have begun a
 /// character: what Python's `bytes.decode("utf-8", "replace")` and web browsers do.
-[[nodiscard]] inline std::string repair_utf8(std::string_view text) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string repair_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size());
     while (!text.empty()) {

@@ -16,7 +16,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// gate and up: [width, hidden]; down: [hidden, width].
-struct dense_ffn_weights {
+struct FRUGAL_FLAGGED dense_ffn_weights {
     quant::weight_view gate, up, down;
 };
 

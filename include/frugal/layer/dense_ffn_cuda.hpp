@@ -14,7 +14,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// The two wide inputs of the block's last product, for `rows` tokens at most.
-struct cuda_ffn_buffers {
+struct FRUGAL_FLAGGED cuda_ffn_buffers {
     matrix_view<float> gate, up;
 
     [[nodiscard]] static result<cuda_ffn_buffers> create(device::gpu::room& memory, std::size_t rows, std::size_t width) {

@@ -29,7 +29,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// One weight matrix for each expert, all of one format and shape: at a fixed distance, or each at a place of its own.
-struct expert_stack {
+struct FRUGAL_FLAGGED expert_stack {
     quant::weight_view first;
     std::size_t experts = 0, stride_bytes = 0;
     std::vector<const std::byte*> places;  ///< where each expert's matrix starts; empty: at the fixed distance
@@ -77,7 +77,7 @@ struct expert_stack {
 /// router: [experts, hidden]; gate and up of an expert: [width, hidden]; down: [hidden, width].
 /// The shared expert: shared_gate_proj and shared_up [shared width, hidden], shared_down [hidden, shared width]; absent if
 /// shared_down is empty. shared_gate: [1, hidden], its sigmoid scales the shared expert; not scaled if empty.
-struct moe_weights {
+struct FRUGAL_FLAGGED moe_weights {
     quant::weight_view router;
     expert_stack gate, up, down;
     quant::weight_view shared_gate, shared_gate_proj, shared_up, shared_down;
@@ -90,13 +90,13 @@ using router_product = reuse::small_product<&moe_weights::router>;
 using shared_gate_product = reuse::small_product<&moe_weights::shared_gate>;
 using moe_products = reuse::product_list<moe_weights, router_product, shared_gate_product>;
 
-struct moe_dims {
+struct FRUGAL_FLAGGED moe_dims {
     std::size_t experts = 0, top_k = 0;
     bool renormalise = true;  ///< divide a row's weights by their sum
 };
 
 /// Rows first … first + count - 1 of a slice's inputs go through one expert.
-struct expert_rows {
+struct FRUGAL_FLAGGED expert_rows {
     std::size_t expert = 0, first = 0, count = 0;
 };
 
@@ -105,7 +105,7 @@ struct expert_rows {
 /// up[rows] = up_e x[rows], then y[rows] = down_e x[rows]. Errors: those of ops::grouped_matmul.
 template <quant::format_list Formats, device::cpu_target Device,
           reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
-class direct_experts {
+class FRUGAL_FLAGGED direct_experts {
 public:
     direct_experts(Device& dev, workspace& scratch, const moe_weights& weights) noexcept
         : dev_(dev), scratch_(scratch), weights_(weights) {}
@@ -143,7 +143,7 @@ private:
     const moe_weights& weights_;
 };
 
-struct expert_store_options {
+struct FRUGAL_FLAGGED expert_store_options {
     std::size_t layers = 0, experts = 0;
     std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; the most recently used stay
     reuse::on_device_failure on_failure = reuse::on_device_failure::use_host;
@@ -156,7 +156,7 @@ struct expert_store_options {
 template <device::image_target Device, quant::format_list Formats,
           reuse::weight_loading_policy Loading = reuse::default_weight_loading, counter_policy Counters = counters_off,
           reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
-class expert_store {
+class FRUGAL_FLAGGED expert_store {
     using image = typename Device::image;
     using host_weights = reuse::host_weights<typename Device::source>;
 

@@ -17,14 +17,14 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
 
-struct hyper_connection_dims {
+struct FRUGAL_FLAGGED hyper_connection_dims {
     std::size_t hidden = 0, streams = 0, rank = 0;
     float eps = 1e-6f;
 };
 
 /// norm: [streams * hidden]; down: [rank, streams * hidden]; up: [streams * hidden, rank]; inject: [streams, streams * hidden],
 /// empty in the model's final mixer.
-struct hyper_connection_weights {
+struct FRUGAL_FLAGGED hyper_connection_weights {
     std::span<const float> norm;
     quant::weight_view down, up, inject;
 };
@@ -38,7 +38,7 @@ using hyper_connection_products = reuse::product_list<hyper_connection_weights, 
 /// One connection around one block, or the mixer at the end of the model. Rows of streams are [streams][hidden].
 /// Source: transformers `Qwen4ExpTextGatedResidual`.
 template <class NormWeight>
-struct hyper_connection {
+struct FRUGAL_FLAGGED hyper_connection {
     using dims = hyper_connection_dims;
     using weights = hyper_connection_weights;
 

@@ -15,7 +15,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// What the connections of a step use one after the other, for `rows` tokens at most.
-struct cuda_hyper_buffers {
+struct FRUGAL_FLAGGED cuda_hyper_buffers {
     matrix_view<float> normed, low, gate, injection;
 
     [[nodiscard]] static result<cuda_hyper_buffers> create(device::gpu::room& memory, const hyper_connection_dims& d,
@@ -31,7 +31,7 @@ struct cuda_hyper_buffers {
 
 /// One connection of hyper_connection<NormWeight> around a block, or the mixer at the end. Device: device::cuda<…>.
 template <class NormWeight, class Device>
-class cuda_hyper_connection {
+class FRUGAL_FLAGGED cuda_hyper_connection {
 public:
     /// Errors: shape_mismatch, those of packing, out_of_memory.
     [[nodiscard]] static result<cuda_hyper_connection> create(Device& dev, device::gpu::room& memory,

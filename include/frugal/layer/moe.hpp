@@ -42,7 +42,7 @@ namespace detail {
 }
 
 /// The batch's (row, expert) pairs, ordered by expert, then row.
-struct expert_assignment {
+struct FRUGAL_FLAGGED expert_assignment {
     std::span<std::size_t> expert_begin;  ///< [experts + 1]: pairs of expert e are expert_begin[e] … expert_begin[e + 1] - 1
     std::span<std::size_t> row;           ///< [pairs]
     std::span<float> weight;              ///< [pairs]

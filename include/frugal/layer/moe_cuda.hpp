@@ -22,7 +22,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
-struct cuda_moe_buffers {
+struct FRUGAL_FLAGGED cuda_moe_buffers {
     matrix_view<float> logits, gate, up, outputs, shared, shared_gate;
     cuda_ffn_buffers shared_ffn;
     std::int32_t* index = nullptr;
@@ -61,7 +61,7 @@ struct cuda_moe_buffers {
 /// The mixture of one layer: every expert resident. An expert's weights are read once for several choices of it, where a batch
 /// has choices enough (device::gpu::expert_groups), otherwise once a choice. Device: device::cuda<…>.
 template <class Device>
-class cuda_moe {
+class FRUGAL_FLAGGED cuda_moe {
 public:
     /// Errors: shape_mismatch, unsupported (more than 512 experts, or 64 of a token), those of packing, out_of_memory.
     [[nodiscard]] static result<cuda_moe> create(Device& dev, const moe_dims& d, const moe_weights& w, std::size_t hidden,

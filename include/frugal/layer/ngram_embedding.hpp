@@ -25,7 +25,7 @@ namespace layer {
 
 /// table: at least hash.table_rows() rows of `row` values; key: [streams * hidden, embedding]; value: [hidden, embedding];
 /// norms: [streams * hidden]; conv: [streams * hidden][kernel], oldest tap first.
-struct ngram_weights {
+struct FRUGAL_FLAGGED ngram_weights {
     ops::row_table table;
     quant::weight_view key, value;
     std::span<const float> norm_key, norm_query, norm_conv, conv;
@@ -37,7 +37,7 @@ using ngram_products = reuse::product_list<ngram_weights, ngram_product>;
 
 /// Source: transformers `Qwen4ExpTextPLELayer`.
 template <class NormWeight>
-struct ngram_embedding {
+struct FRUGAL_FLAGGED ngram_embedding {
     using dims = ngram_dims;
     using weights = ngram_weights;
     using state = ngram_state;

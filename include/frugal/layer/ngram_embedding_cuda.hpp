@@ -24,7 +24,7 @@ namespace layer {
 
 /// One module of ngram_embedding<NormWeight> with its state and buffers for `rows` tokens. Device: device::cuda<…>.
 template <class NormWeight, class Device>
-class cuda_ngram {
+class FRUGAL_FLAGGED cuda_ngram {
 public:
     /// Packs table and weights. Shards of a table become one. `checkpoints`: how many of the newest tokens can be taken back.
     /// Errors: shape_mismatch, unsupported (shards of different formats), those of packing, out_of_memory.

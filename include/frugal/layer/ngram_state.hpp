@@ -19,7 +19,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace layer {
 
 /// Sizes of an n-gram embedding. The convolution's dilation is the n-gram size.
-struct ngram_dims {
+struct FRUGAL_FLAGGED ngram_dims {
     std::size_t hidden = 0, streams = 0;
     std::size_t row = 0;  ///< length of a table row; a token's embedding has hash.heads() * row values
     std::size_t conv_kernel = 0;
@@ -33,7 +33,7 @@ struct ngram_dims {
 };
 
 /// One sequence as a value. It does not hold the way back: after a restore, only tokens that came later can be rolled back.
-struct ngram_snapshot {
+struct FRUGAL_FLAGGED ngram_snapshot {
     std::size_t length = 0;
     std::vector<std::int64_t> tokens;  ///< [context], oldest first
     std::vector<float> history;        ///< [conv history][channels], oldest first
@@ -41,7 +41,7 @@ struct ngram_snapshot {
 
 /// Models attention::sequence_state. Tokens and rows lie in rings that are longer than needed by the number of tokens that can
 /// be rolled back, so a rollback costs nothing and copies nothing.
-class ngram_state {
+class FRUGAL_FLAGGED ngram_state {
 public:
     using snapshot_type = ngram_snapshot;
 

@@ -24,7 +24,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-struct bind_options {
+struct FRUGAL_FLAGGED bind_options {
     /// Decode every weight once and refuse NaN and infinity. Reads the whole file; small tensors are always checked.
     bool check_tensors = false;
 };
@@ -32,7 +32,7 @@ struct bind_options {
 namespace detail {
 
 template <specification Spec, class Convention, quant::format_list Formats, tensor_source Source>
-class binder {
+class FRUGAL_FLAGGED binder {
 public:
     binder(const Source& source, const config& sizes, tensor_names<Convention> names, bind_options options)
         : source_(source), c_(sizes), names_(std::move(names)), options_(options) {}

@@ -19,12 +19,12 @@ namespace model {
 enum class layer_kind : std::uint8_t { gdn, attention };
 
 /// One n-gram (PLE) module: its hash constants and the layer that adds its output.
-struct ngram_module {
+struct FRUGAL_FLAGGED ngram_module {
     std::size_t layer = 0;  ///< counted from 0
     ops::ngram_hash hash;
 };
 
-struct config {
+struct FRUGAL_FLAGGED config {
     std::string architecture;  ///< GGUF name: qwen35, qwen35moe, qwen4exp
     std::size_t vocabulary = 0, hidden = 0, context_length = 0;
     float rms_epsilon = 1e-6f;

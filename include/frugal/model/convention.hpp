@@ -11,7 +11,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model::convention {
 
 /// GGUF: value heads tiled over key heads, zero-centred gammas stored with their 1 added, decay stored as -exp(A_log).
-struct gguf {
+struct FRUGAL_FLAGGED gguf {
     static constexpr std::string_view name = "gguf";
     using head_pairing = ops::head_pairing::tiled;
     using norm_weight = ops::norm_weight::plain;
@@ -20,7 +20,7 @@ struct gguf {
 };
 
 /// Hugging Face checkpoints: value heads grouped by key head, zero-centred gammas stored as w, decay stored as A_log.
-struct hugging_face {
+struct FRUGAL_FLAGGED hugging_face {
     static constexpr std::string_view name = "hugging_face";
     using head_pairing = ops::head_pairing::grouped;
     using norm_weight = ops::norm_weight::zero_centred;

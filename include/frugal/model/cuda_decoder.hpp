@@ -55,7 +55,7 @@ namespace model {
 /// of a sequence that was never otherwise. Recorded steps stay as they are. There are no copies and drafts of a sequence, and
 /// the bytes of a saved one are not those of the host's states.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<device::cuda<>>>
-class cuda_decoder {
+class FRUGAL_FLAGGED cuda_decoder {
     static_assert(sizeof(cuda_policies<Policies>) > 0);
 
 public:

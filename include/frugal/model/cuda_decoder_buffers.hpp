@@ -26,7 +26,7 @@ namespace model {
 
 /// The buffers of a step of options.batch_tokens, which the layers use one after the other. Types: cuda_layer_types<...>.
 template <class Types>
-struct cuda_decoder_buffers {
+struct FRUGAL_FLAGGED cuda_decoder_buffers {
     using device_type = typename Types::device_type;
     using pass_type = device::gpu::pass<device_type>;
     using attention_layer = typename Types::attention_layer;

@@ -30,7 +30,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-struct cuda_decoder_options {
+struct FRUGAL_FLAGGED cuda_decoder_options {
     std::size_t max_tokens = 0;     ///< of the sequence; 0: the model's context length
     std::size_t batch_tokens = 64;  ///< that go through the layers at once; 1024 at most
     std::size_t logit_rows = 1;     ///< most rows of logits of one call
@@ -45,7 +45,7 @@ struct cuda_decoder_options {
 
 /// The kinds of a decoder's layers.
 template <specification Spec, class Convention, class Policies>
-struct cuda_layer_types {
+struct FRUGAL_FLAGGED cuda_layer_types {
     using device_type = typename Policies::device;
     using norm_weight = typename Convention::norm_weight;
     static constexpr bool sparse = Spec::attention == attention_kind::qsa;
@@ -73,7 +73,7 @@ struct cuda_layer_types {
 
 /// The sizes of a decoder's layers. Types: cuda_layer_types<...>.
 template <class Types>
-struct cuda_layer_dims {
+struct FRUGAL_FLAGGED cuda_layer_dims {
     attention::gdn_dims gdn{};
     typename Types::attention_layer::dims attention{};
     layer::moe_dims moe{};
@@ -92,7 +92,7 @@ struct cuda_layer_dims {
 
 /// All that a decoder uploads, and the states of its sequence. Types: cuda_layer_types<...>.
 template <class Types>
-struct cuda_decoder_layers {
+struct FRUGAL_FLAGGED cuda_decoder_layers {
     using device_type = typename Types::device_type;
     using image = typename device_type::image;
     using dims_type = cuda_layer_dims<Types>;

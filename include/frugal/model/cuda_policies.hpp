@@ -15,7 +15,7 @@ concept cuda_device = device::cuda_arch<typename D::arch> && requires {
 
 /// Complete where a bundle can be used.
 template <class Policies>
-struct cuda_policies {
+struct FRUGAL_FLAGGED cuda_policies {
     static_assert(policy_bundle<Policies>,
                   "frugal: model::cuda_decoder takes its policies as one bundle; write cuda_decoder<spec, convention, "
                   "policies<device::cuda<...>>>");

@@ -13,7 +13,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// What stands before the bytes; how many these are follows from the model and the length.
-struct cuda_sequence_header {
+struct FRUGAL_FLAGGED cuda_sequence_header {
     static constexpr std::uint64_t expected_magic = 0x31'65'74'61'74'73'63'66;  // "fcstate1", the format's version at its end
 
     std::uint64_t magic = expected_magic;

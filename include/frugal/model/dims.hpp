@@ -22,7 +22,7 @@ namespace model {
 
 /// Dims: attention::full_dims or attention::qsa_dims. Their rotary table stays null.
 template <class Dims>
-[[nodiscard]] Dims make_attention_dims(const config& c) {
+[[nodiscard]] FRUGAL_FLAGGED Dims make_attention_dims(const config& c) {
     Dims d;
     d.hidden = c.hidden;
     d.heads = c.heads;

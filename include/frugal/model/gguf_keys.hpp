@@ -21,7 +21,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model::detail {
 
 /// A key that must have one of two values where it is there: others mean arithmetic that this library does not do.
-struct fixed_gguf_key {
+struct FRUGAL_FLAGGED fixed_gguf_key {
     std::string_view key;
     std::array<double, 2> values;
 };
@@ -81,7 +81,7 @@ inline constexpr std::array<std::string_view, 3> foreign_gguf_prefixes = {"adapt
 
 /// Reads the keys "ARCHITECTURE.…" of a file and notes which were asked for, so that none can be forgotten. Names are given
 /// without the architecture.
-class gguf_keys {
+class FRUGAL_FLAGGED gguf_keys {
 public:
     gguf_keys(const io::gguf_file& file, std::string_view architecture)
         : file_(file), prefix_(concat(architecture, ".")), read_(file.metadata().size(), false) {}

@@ -25,7 +25,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace model {
 
-struct load_options {
+struct FRUGAL_FLAGGED load_options {
     /// QSA compress ratio to use in place of the file's. 0: dense attention, asked for.
     std::optional<std::size_t> qsa_ratio;
     bool check_tensors = false;  ///< see bind_options

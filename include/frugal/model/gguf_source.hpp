@@ -23,7 +23,7 @@ namespace model {
 namespace detail {
 
 /// "blk.7.attn_q.weight" taken apart.
-struct gguf_block_name {
+struct FRUGAL_FLAGGED gguf_block_name {
     std::size_t block = 0;
     std::string_view rest;
 
@@ -83,7 +83,7 @@ struct gguf_block_name {
 }  // namespace detail
 
 /// GGUF tensors as a tensor_source.
-class gguf_source {
+class FRUGAL_FLAGGED gguf_source {
 public:
     explicit gguf_source(const io::gguf_file& file) noexcept : file_(file) {}
 

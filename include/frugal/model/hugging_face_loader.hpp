@@ -67,7 +67,7 @@ namespace detail {
 
 /// Tensors of a safetensors_file or safetensors_directory as a tensor_source.
 template <class Store>
-class hugging_face_source {
+class FRUGAL_FLAGGED hugging_face_source {
 public:
     explicit hugging_face_source(const Store& store) noexcept : store_(store) {}
 

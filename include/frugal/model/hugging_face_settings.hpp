@@ -28,7 +28,7 @@ namespace model {
 namespace detail {
 
 /// Typed access to config.json: every wrong type and missing key is an error with the key's name.
-class json_config {
+class FRUGAL_FLAGGED json_config {
 public:
     json_config(const nlohmann::json& object, std::string file) : object_(object), file_(std::move(file)) {}
 
@@ -100,7 +100,7 @@ private:
 inline constexpr unsigned setting_of_qwen35 = 1, setting_of_qwen35moe = 2, setting_of_qwen4exp = 4, setting_of_experts = 6,
                           setting_of_all = 7;
 
-struct known_setting {
+struct FRUGAL_FLAGGED known_setting {
     enum class rule : std::uint8_t { read, no_effect, must_be };
     std::string_view key;
     rule what;

@@ -84,7 +84,7 @@ enum class global_tensor { FRUGAL_GLOBAL_TENSORS(FRUGAL_ROLE) };
 
 /// Names of one file family. `prefix` is "model." or "model.language_model." in Hugging Face checkpoints, unused in GGUF.
 template <class Convention>
-struct tensor_names {
+struct FRUGAL_FLAGGED tensor_names {
     std::string prefix = "model.";
 
     [[nodiscard]] std::string layer(layer_tensor role, std::size_t index) const {

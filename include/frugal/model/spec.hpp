@@ -31,7 +31,7 @@ concept specification = requires {
 };
 
 /// Qwen3.5 dense (transformers `Qwen3_5ForCausalLM`, GGUF `qwen35`).
-struct qwen35 {
+struct FRUGAL_FLAGGED qwen35 {
     static constexpr std::string_view name = "qwen35";
     static constexpr attention_kind attention = attention_kind::full;
     static constexpr feed_forward_kind feed_forward = feed_forward_kind::dense;
@@ -42,7 +42,7 @@ struct qwen35 {
 };
 
 /// Qwen3.5 mixture of experts (transformers `Qwen3_5MoeForCausalLM`, GGUF `qwen35moe`).
-struct qwen35moe : qwen35 {
+struct FRUGAL_FLAGGED qwen35moe : qwen35 {
     static constexpr std::string_view name = "qwen35moe";
     static constexpr feed_forward_kind feed_forward = feed_forward_kind::mixture_of_experts;
 };
@@ -50,7 +50,7 @@ struct qwen35moe : qwen35 {
 /// Qwen4-Exp, "Qwen3.8-Flash-Next" (transformers `Qwen4ExpForCausalLM`, GGUF `qwen4exp`): sparse attention over blocks of
 /// `Ratio` tokens, mixture of experts, hyper-connections, n-gram embedding.
 template <std::size_t Ratio = 4>
-struct qwen4exp {
+struct FRUGAL_FLAGGED qwen4exp {
     static_assert(Ratio >= 1,
                   "frugal: qwen4exp<Ratio> needs a compress ratio of at least 1 token a block; 4 is the released model's");
     static constexpr std::string_view name = "qwen4exp";

@@ -19,7 +19,7 @@ namespace model {
 /// Several kinds of sequence states that move together: an operation succeeds on all of them or changes none.
 /// Models attention::parsing_state. `Part...` are the kinds; each may occur any number of times (once a layer).
 template <attention::parsing_state... Part>
-class combined_state {
+class FRUGAL_FLAGGED combined_state {
     using parts_type = std::tuple<std::vector<Part>...>;
 
 public:

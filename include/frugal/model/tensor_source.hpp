@@ -17,7 +17,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// A tensor of a file: `shape` outermost dimension first, rows of blocks contiguous.
-struct source_tensor {
+struct FRUGAL_FLAGGED source_tensor {
     std::string_view name;
     quant::type_id type{};
     std::vector<std::uint64_t> shape;

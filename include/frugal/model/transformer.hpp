@@ -44,19 +44,19 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// Sees the residual stream after the embedding (layer = -1) and after each layer; the default sees nothing.
-struct no_observer {
+struct FRUGAL_FLAGGED no_observer {
     void operator()(std::ptrdiff_t, matrix_view<const float>) const noexcept {}
 };
 
 /// Is told of nothing.
-struct no_progress {
+struct FRUGAL_FLAGGED no_progress {
     void operator()(std::uint64_t, std::uint64_t) const noexcept {}
 };
 
 namespace detail {
 
 template <class Policies, class AttentionProducts>
-struct store_of {
+struct FRUGAL_FLAGGED store_of {
     using type = direct_store<typename Policies::formats, typename Policies::activations>;
 };
 template <class Policies, class AttentionProducts>
@@ -72,7 +72,7 @@ struct store_of<Policies, AttentionProducts> {
 
 /// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
-class transformer {
+class FRUGAL_FLAGGED transformer {
     static_assert(policy_bundle<Policies>,
                   "frugal: model::transformer takes its policies as one bundle; write transformer<spec, convention, "
                   "policies<quant::list<...>, device::cpu<...>>>, in any order, or leave them out");

@@ -23,7 +23,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// The language model head, or some consecutive rows of it.
-struct head_weights {
+struct FRUGAL_FLAGGED head_weights {
     quant::weight_view head;
 };
 using head_product = reuse::product<&head_weights::head>;
@@ -31,7 +31,7 @@ using head_products = reuse::product_list<head_weights, head_product>;
 
 /// Every product is the CPU's, from the blocks of the file. Holds nothing.
 template <quant::format_list Formats, reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
-class direct_store {
+class FRUGAL_FLAGGED direct_store {
 public:
     static constexpr std::size_t head_rows = (std::numeric_limits<std::size_t>::max)();
     template <class List, class Device>
@@ -49,7 +49,7 @@ public:
     }
 };
 
-struct weight_store_options {
+struct FRUGAL_FLAGGED weight_store_options {
     /// Bytes of images of each kind of layer, and of all routed experts together. What is beyond the first stays with the
     /// host; of experts the most recently used stay.
     std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();
@@ -62,7 +62,7 @@ struct weight_store_options {
 /// Images of a whole model on one device. List: the product lists of the model's kinds of layers.
 template <device::image_target Device, quant::format_list Formats, reuse::weight_loading_policy Loading,
           reuse::activation_sharing_policy Sharing, class Poisoning, class... List>
-class image_weight_store {
+class FRUGAL_FLAGGED image_weight_store {
 public:
     using counters_type = std::remove_cvref_t<decltype(std::declval<Device&>().counters())>;
     template <class L>

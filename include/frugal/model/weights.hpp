@@ -20,7 +20,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace model {
 
 /// One decoder layer. Which members are filled follows from the specification and the layer's kind.
-struct layer_weights {
+struct FRUGAL_FLAGGED layer_weights {
     attention::gdn_weights gdn;        ///< layers of kind gdn
     attention::qsa_weights attention;  ///< layers of kind attention; the indexer's members only for QSA
     layer::dense_ffn_weights dense;
@@ -30,7 +30,7 @@ struct layer_weights {
 };
 
 /// Weights of a whole model. Views point into the file's mapping, which must outlive them.
-struct weights {
+struct FRUGAL_FLAGGED weights {
     quant::weight_view embedding, head;  ///< `head` equals `embedding` in tied models
     std::span<const float> output_norm;                   ///< plain residual
     layer::hyper_connection_weights output_hyper_connection;  ///< hyper-connections; no injection

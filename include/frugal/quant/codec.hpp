@@ -26,7 +26,7 @@ FRUGAL_ALWAYS_INLINE void decode_row(const std::byte* row, std::size_t n, float*
 /// Whether every scale in a row of `n` weights (every value, in formats without scales) is neither NaN nor infinite.
 /// One bad scale turns all logits into NaN, so loaders of untrusted files ask first.
 template <checkable_format F>
-[[nodiscard]] bool all_finite(const std::byte* row, std::size_t n) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED bool all_finite(const std::byte* row, std::size_t n) noexcept {
     const std::size_t blocks = n / F::block_size;
     for (std::size_t b = 0; b < blocks; ++b)
         if (!F::finite(row + b * F::block_bytes)) return false;

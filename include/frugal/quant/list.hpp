@@ -13,7 +13,7 @@ namespace quant {
 
 /// The formats that an instantiation can read. Your own formats stand beside the library's.
 template <class... F>
-struct list : type_list<F...> {
+struct FRUGAL_FLAGGED list : type_list<F...> {
     static_assert((format<F> && ...),
                   "frugal: every member of quant::list must model quant::format: static name, type, block_size, block_bytes "
                   "and decode(const std::byte*, float*) noexcept; see examples/custom_format");

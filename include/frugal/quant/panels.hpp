@@ -19,7 +19,7 @@ namespace quant {
 
 /// Bytes of one panel of a format's layout, for rows of `cols` weights.
 template <format Format>
-[[nodiscard]] constexpr std::size_t panel_bytes(std::size_t cols) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t panel_bytes(std::size_t cols) noexcept {
     using layout = panel_of<Format>;
     return (cols + layout::columns - 1) / layout::columns * layout::bytes;
 }
@@ -30,9 +30,9 @@ struct panel_view {
     const std::byte* data = nullptr;
     std::size_t rows = 0, cols = 0, panel_bytes = 0;
 
-    [[nodiscard]] std::size_t panels() const noexcept { return (rows + panel_rows - 1) / panel_rows; }
-    [[nodiscard]] std::size_t bytes() const noexcept { return panels() * panel_bytes; }
-    [[nodiscard]] const std::byte* panel(std::size_t p) const noexcept { return data + p * panel_bytes; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE std::size_t panels() const noexcept { return (rows + panel_rows - 1) / panel_rows; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE std::size_t bytes() const noexcept { return panels() * panel_bytes; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const std::byte* panel(std::size_t p) const noexcept { return data + p * panel_bytes; }
 };
 
 /// Fills the zeroed memory of a panel from rows 16 * panel … of w.
@@ -47,7 +47,7 @@ FRUGAL_ALWAYS_INLINE void pack_panel(const weight_view& w, std::size_t panel, st
 }
 
 /// Packs on the calling thread: see panel_weights::pack.
-struct one_range {
+struct FRUGAL_FLAGGED one_range {
     template <class F>
     void operator()(std::size_t n, std::size_t, F&& f) const {
         if (n != 0) f(std::size_t{0}, n);
@@ -55,7 +55,7 @@ struct one_range {
 };
 
 /// Owns one or more matrices as panels. Move-only.
-class panel_weights {
+class FRUGAL_FLAGGED panel_weights {
 public:
     /// Repacks matrices, which may differ in format. `run_ranges(n, grain, f)` calls f(begin, end) for ranges of at least
     /// `grain` that make up 0 … n-1, on any threads, as device::cpu::run_ranges does; the result does not depend on it.

@@ -100,10 +100,10 @@ struct stacked_shape {
     std::size_t rows = 0, cols = 0;
 };
 
-[[nodiscard]] inline std::size_t rows_of(const matrix_view<const float>& part) noexcept { return part.rows(); }
-[[nodiscard]] inline std::size_t cols_of(const matrix_view<const float>& part) noexcept { return part.cols(); }
-[[nodiscard]] inline std::size_t rows_of(const weight_view& part) noexcept { return part.rows; }
-[[nodiscard]] inline std::size_t cols_of(const weight_view& part) noexcept { return part.cols; }
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t rows_of(const matrix_view<const float>& part) noexcept { return part.rows(); }
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t cols_of(const matrix_view<const float>& part) noexcept { return part.cols(); }
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t rows_of(const weight_view& part) noexcept { return part.rows; }
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t cols_of(const weight_view& part) noexcept { return part.cols; }
 
 /// Checks that `bytes` are exactly the tiles of a matrix. Errors: shape_mismatch.
 template <tile_format T>
@@ -132,7 +132,7 @@ template <tile_format T, class Part>
 
 /// Walks the parts row by row, from a given row of the stack on.
 template <class Part>
-class stacked_rows {
+class FRUGAL_FLAGGED stacked_rows {
 public:
     stacked_rows(std::span<const Part> parts, std::size_t row) noexcept : parts_(parts), row_(row) { settle(); }
     [[nodiscard]] bool at_end() const noexcept { return part_ == parts_.size(); }
@@ -216,7 +216,7 @@ template <class T, class F>
 }
 
 /// The last row of tiles of the range, plus one.
-[[nodiscard]] inline std::size_t end_of(const tile_row_range& range, std::size_t tiles) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t end_of(const tile_row_range& range, std::size_t tiles) noexcept {
     return range.first >= tiles ? tiles : range.first + (std::min)(range.count, tiles - range.first);
 }
 

@@ -17,11 +17,11 @@ struct weight_view {
     const std::byte* data = nullptr;
     std::size_t rows = 0, cols = 0, row_bytes = 0;
 
-    [[nodiscard]] const std::byte* row(std::size_t r) const noexcept { return data + r * row_bytes; }
-    [[nodiscard]] std::size_t bytes() const noexcept { return rows * row_bytes; }
-    [[nodiscard]] bool empty() const noexcept { return data == nullptr; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const std::byte* row(std::size_t r) const noexcept { return data + r * row_bytes; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE std::size_t bytes() const noexcept { return rows * row_bytes; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE bool empty() const noexcept { return data == nullptr; }
     /// Rows first … first + count - 1.
-    [[nodiscard]] weight_view rows_range(std::size_t first, std::size_t count) const noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE weight_view rows_range(std::size_t first, std::size_t count) const noexcept {
         return {type, row(first), count, cols, row_bytes};
     }
 };

@@ -21,14 +21,14 @@ using ops::rope_position;
 enum class sequence_id : std::int32_t { padding = -1 };
 
 /// Consecutive rows of a batch that continue one sequence, in order. `count` may be 0.
-struct segment {
+struct FRUGAL_FLAGGED segment {
     sequence_id sequence = sequence_id::padding;
     std::size_t first = 0, count = 0;
 };
 
 /// Rows of a forward pass: segments in row order that cover rows 0 … positions.size() - 1 without gap or overlap,
 /// at most one segment a sequence.
-struct batch {
+struct FRUGAL_FLAGGED batch {
     std::span<const segment> segments;
     std::span<const rope_position> positions;
 
@@ -36,7 +36,7 @@ struct batch {
 };
 
 /// Whether `s` is one of sequences 0 … count - 1.
-[[nodiscard]] inline bool is_one_of(sequence_id s, std::size_t count) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline bool is_one_of(sequence_id s, std::size_t count) noexcept {
     return static_cast<std::int64_t>(s) >= 0 && static_cast<std::size_t>(s) < count;
 }
 

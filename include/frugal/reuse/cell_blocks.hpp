@@ -34,7 +34,7 @@ using block_id = unit_index<struct stored_block_unit>;
 
 /// What a refresh changed in one block of one sequence: all that a copy of the layout elsewhere has to be told. A block that
 /// several sequences share is listed with its members for one of them and merely linked for the others.
-struct block_delta {
+struct FRUGAL_FLAGGED block_delta {
     sequence_id sequence = sequence_id::padding;
     block_index index;
     block_id block;
@@ -52,7 +52,7 @@ struct block_delta {
 ///
 /// Cost of a refresh: O(1) a token that was appended, O(tokens) of a rollback, O(blocks) of a copy within a stream that has just
 /// been made, O(tokens behind) of any other change, once. If the cells no longer know what changed, a stream is built anew.
-class cell_blocks {
+class FRUGAL_FLAGGED cell_blocks {
 public:
     /// Errors: invalid_argument (ratio 0).
     [[nodiscard]] static result<cell_blocks> create(std::size_t ratio) {

@@ -34,7 +34,7 @@ using cell_index = unit_index<struct cell_unit>;
 enum class stream_id : std::uint32_t {};
 
 /// What a cell holds. A cell that belongs to no sequence is empty, and then equal to cell{}.
-struct cell {
+struct FRUGAL_FLAGGED cell {
     rope_position position;
     set_index set = set_index::empty;
     std::uint64_t order = 0;  ///< grows with every token placed; a token that is copied or moved keeps its number
@@ -42,13 +42,13 @@ struct cell {
 };
 
 /// One change of one cell. The sets of both can be looked up for as long as the change is kept.
-struct cell_change {
+struct FRUGAL_FLAGGED cell_change {
     cell_index at;
     cell before, after;
 };
 
 /// A change of a sequence's tokens: those at ranks below `first` are what they were, in the same cells.
-struct sequence_change {
+struct FRUGAL_FLAGGED sequence_change {
     sequence_id sequence = sequence_id::padding;
     token_rank first;
     /// If not padding: the sequence had no tokens, and now shares those of this one from rank copied_first on, `copied` of them.
@@ -58,7 +58,7 @@ struct sequence_change {
 };
 
 /// Temporal positions begin … end - 1. A negative begin means 0, a negative end means no end, as in llama.cpp.
-struct position_range {
+struct FRUGAL_FLAGGED position_range {
     std::int32_t begin = -1, end = -1;
 
     [[nodiscard]] constexpr bool contains(std::int32_t temporal) const noexcept {
@@ -67,7 +67,7 @@ struct position_range {
 };
 
 /// A token for an empty cell.
-struct placed_cell {
+struct FRUGAL_FLAGGED placed_cell {
     stream_id stream{};
     cell_index cell;
     rope_position position;
@@ -79,7 +79,7 @@ struct placed_cell {
 ///
 /// Tokens of a sequence have ranks: they are ordered by temporal position, then height, width, order of placing, cell.
 /// Copies are checkpoints: assign one back to restore it. Different objects may be used from different threads.
-class cells {
+class FRUGAL_FLAGGED cells {
 public:
     /// `streams` rows of `size` cells for sequences 0 … sequences - 1. Errors: invalid_argument (no stream, cell or sequence,
     /// more than max_sequences of them, several streams that are not one for each sequence, or too many cells for 32 bits).

@@ -16,7 +16,8 @@ namespace reuse {
 
 /// A number that no content of the process has had before. An object that changes takes a new one, and a copy keeps its
 /// own: equal numbers mean equal contents, whatever was copied, restored or changed in between.
-[[nodiscard]] inline std::uint64_t next_content_version() noexcept {
+/// One counter for all files of a program, whatever their flags: forced inline, so that only the variable has a name.
+[[nodiscard]] FRUGAL_ALWAYS_INLINE std::uint64_t next_content_version() noexcept {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
@@ -24,7 +25,7 @@ namespace reuse {
 /// The latest changes of a content, by version: whole steps, at most twice `capacity` changes of them. After a step of more
 /// than `capacity` changes the log reaches back to the end of that step only.
 template <class Change>
-class change_log {
+class FRUGAL_FLAGGED change_log {
 public:
     /// Of a content that is now at `version`. `capacity` is at least 1.
     change_log(std::uint64_t version, std::size_t capacity) : capacity_(capacity), marks_{{version, 0}} {}

@@ -19,7 +19,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace reuse {
 
 /// Tokens that are evaluated together, each in its cell already. Tokens come stream by stream, as many for each stream.
-struct ubatch {
+struct FRUGAL_FLAGGED ubatch {
     std::span<const rope_position> positions;  ///< of each token: what its cell holds
     std::span<const sequence_id> sequences;    ///< that each token continues: the first of them, if it has several
     std::span<const cell_index> cells;         ///< where each token is, within its stream
@@ -55,7 +55,7 @@ enum class token_grouping : std::uint8_t { rank, position };
 /// the rule of the reference implementation (reuse/qsa_layout.hpp), right for any first position, after holes, shifts and
 /// divisions, and for images. A cell can be in one block only. Where sequences share cells and cut them differently, only the
 /// sequences of the batch get blocks; if these do so, the batch is refused.
-struct group_by_rank {
+struct FRUGAL_FLAGGED group_by_rank {
     static constexpr std::string_view name = "group_by_rank";
     static constexpr token_grouping cut_by = token_grouping::rank;
 };
@@ -63,7 +63,7 @@ struct group_by_rank {
 /// The blocks of llama.cpp, cut where a position is a multiple of the ratio; see reuse/engine_blocks.hpp. A batch is refused
 /// where these are not the blocks by rank: a sequence that does not begin at a multiple of the ratio, a gap or two tokens of
 /// one position within a block, a block whose cells are not of the same sequences, or one past the window.
-struct group_by_position {
+struct FRUGAL_FLAGGED group_by_position {
     static constexpr std::string_view name = "group_by_position";
     static constexpr token_grouping cut_by = token_grouping::position;
 };
@@ -141,7 +141,7 @@ enum class bias_form : std::uint8_t { none, block, cell };
 
 /// No bias: for each query, how many of its sequence's complete blocks it sees and how many tokens behind them. A kernel
 /// needs no more than these two numbers.
-struct bias_none {
+struct FRUGAL_FLAGGED bias_none {
     static constexpr std::string_view name = "bias_none";
     static constexpr bias_form form = bias_form::none;
     static constexpr std::size_t most_bytes = 0;
@@ -150,7 +150,7 @@ struct bias_none {
 /// F32 [blocks of the window, tokens of a stream, streams]; the engine adds its attention mask to it once it has been spread
 /// over the cells. Made for as many queries at once as fit into `MostBytes`, and for one at least.
 template <std::size_t MostBytes = std::size_t{256} << 20>
-struct bias_block {
+struct FRUGAL_FLAGGED bias_block {
     static constexpr std::string_view name = "bias_block";
     static constexpr bias_form form = bias_form::block;
     static constexpr std::size_t most_bytes = MostBytes;
@@ -158,7 +158,7 @@ struct bias_block {
 
 /// F32 [cells of the window, tokens of a stream, streams]; the same limit.
 template <std::size_t MostBytes = std::size_t{256} << 20>
-struct bias_cell {
+struct FRUGAL_FLAGGED bias_cell {
     static constexpr std::string_view name = "bias_cell";
     static constexpr bias_form form = bias_form::cell;
     static constexpr std::size_t most_bytes = MostBytes;

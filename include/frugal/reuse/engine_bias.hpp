@@ -16,7 +16,7 @@ namespace reuse {
 
 /// What a query sees of its own sequence: that many complete blocks compete, that many tokens behind them are always seen.
 /// Block b is in the tensors under the number that cell_blk gives for the cell of the sequence's token of rank b * ratio.
-struct query_view {
+struct FRUGAL_FLAGGED query_view {
     std::int32_t blocks = 0, tail = 0;
     friend bool operator==(const query_view&, const query_view&) = default;
 };

@@ -35,7 +35,7 @@ namespace reuse {
 
 /// The tensors of one ratio over the windows of some streams. Memory for all cells of all streams is taken once.
 template <std::size_t Ratio, class Grouping>
-class engine_blocks {
+class FRUGAL_FLAGGED engine_blocks {
     static_assert(Ratio >= 1 && Ratio <= 64, "frugal: an engine's QSA blocks hold 1 to 64 tokens: write engine_inputs<4>");
 
 public:

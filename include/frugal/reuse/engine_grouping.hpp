@@ -18,7 +18,7 @@ namespace reuse::detail {
 
 /// The complete blocks of some sequences of a stream, each once however many sequences share it.
 template <std::size_t Ratio>
-class blocks_by_rank {
+class FRUGAL_FLAGGED blocks_by_rank {
 public:
     /// Tokens index * Ratio … index * Ratio + Ratio - 1 of a sequence; of several that share the block, the lowest index.
     struct block {

@@ -20,7 +20,7 @@ namespace reuse {
 /// to all layers; layers with others have sets of their own in another object.
 template <const auto& Ratios, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none,
           class Grouping = group_by_rank>
-class engine_input_sets {
+class FRUGAL_FLAGGED engine_input_sets {
     static_assert(shared_input_policy<Shared>,
                   "frugal: engine_input_sets<Ratios, Shared, ...> takes a way to share inputs: write reuse::incremental, "
                   "reuse::memoised, reuse::shared or reuse::per_layer");

@@ -26,7 +26,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace reuse {
 
 /// Memory of the engine that inputs are copied to. Lengths are those of the tensors.
-struct engine_memory {
+struct FRUGAL_FLAGGED engine_memory {
     std::uint64_t id = 0;     ///< which memory
     std::uint64_t epoch = 0;  ///< take another when it has been moved, or something else may have been written to it
     std::span<std::int64_t> k_idxs;
@@ -38,7 +38,7 @@ struct engine_memory {
 /// can be taken for each other. Copies are independent: a pipeline has one for each batch in flight.
 template <std::size_t Ratio, class Shared = default_shared_inputs, causality Sees = causality::causal, class Bias = bias_none,
           class Grouping = group_by_rank>
-class engine_inputs {
+class FRUGAL_FLAGGED engine_inputs {
     static_assert(shared_input_policy<Shared>,
                   "frugal: engine_inputs<Ratio, Shared, ...> takes a way to share inputs: write reuse::incremental, "
                   "reuse::memoised, reuse::shared or reuse::per_layer");

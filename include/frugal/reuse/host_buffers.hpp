@@ -24,10 +24,10 @@ concept host_content = std::default_initializable<C> && requires(C& content) {
 };
 
 /// Whether skipped buffers are poisoned: for tests and checked builds.
-struct unpoisoned {
+struct FRUGAL_FLAGGED unpoisoned {
     static constexpr bool poisons = false;
 };
-struct poisoned {
+struct FRUGAL_FLAGGED poisoned {
     static constexpr bool poisons = true;
 };
 /// Define FRUGAL_CHECKED for the whole of a program to have the weight stores of its models poison what they skip.
@@ -47,7 +47,7 @@ void count_load(Counters& counters, std::size_t bytes) noexcept {
 /// One host buffer for each buffer of `Table`, reused by all layers of its kind. Of one thread: a worker has its own.
 template <class Table, host_content Content, weight_loading_policy Loading = default_weight_loading,
           counter_policy Counters = counters_off, class Poisoning = unpoisoned>
-class host_buffers {
+class FRUGAL_FLAGGED host_buffers {
 public:
     using table = Table;
     using content = Content;

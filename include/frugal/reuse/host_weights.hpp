@@ -20,7 +20,7 @@ namespace reuse {
 /// - `source()`: what the device packs; `weights()` and `host_formats<Formats>`: the view and the format list by which the
 ///   host multiplies.
 template <class Source>
-class host_weights;
+class FRUGAL_FLAGGED host_weights;
 
 /// Dequantised to f32, in memory that grows to the largest matrix and is reused.
 template <>

@@ -16,7 +16,7 @@ namespace reuse {
 
 /// Images numbered 0 … count - 1. Of one thread.
 template <class Image>
-class image_cache {
+class FRUGAL_FLAGGED image_cache {
 public:
     image_cache(std::size_t count, std::size_t byte_budget) : entries_(count), budget_(byte_budget), limit_(byte_budget) {}
 

@@ -30,7 +30,7 @@ enum class on_device_failure {
     return_error,  ///< the step fails
 };
 
-struct image_store_options {
+struct FRUGAL_FLAGGED image_store_options {
     std::size_t layers = 0;
     std::size_t byte_budget = (std::numeric_limits<std::size_t>::max)();  ///< of images; what is beyond stays with the host
     bool keep = true;                                                   ///< false: images are packed anew in every step
@@ -46,7 +46,7 @@ struct image_store_options {
 }
 
 /// What a store does where its device fails, and why it had to last.
-class device_failures {
+class FRUGAL_FLAGGED device_failures {
 public:
     explicit device_failures(on_device_failure rule) noexcept : rule_(rule) {}
 
@@ -81,7 +81,7 @@ template <device::image_target Device, std::size_t N>
 template <class List, device::image_target Device, quant::format_list Formats,
           weight_loading_policy Loading = default_weight_loading, counter_policy Counters = counters_off,
           class Poisoning = unpoisoned, activation_sharing_policy Sharing = default_activation_sharing>
-class image_store {
+class FRUGAL_FLAGGED image_store {
     using image = typename Device::image;
     using content = host_weights<typename Device::source>;
     using kept = typename List::template kept<device::packs_small_products<Device>>;

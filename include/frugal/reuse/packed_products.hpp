@@ -18,7 +18,7 @@ namespace reuse {
 /// One image for each product of List, small ones too. Which matrices are read, and that none is afterwards, follows from the
 /// list: this holds no view of them. Move-only.
 template <class List, device::image_target Device>
-class packed_products {
+class FRUGAL_FLAGGED packed_products {
 public:
     using image_type = typename Device::image;
 

@@ -24,7 +24,7 @@ namespace reuse {
 /// Products of one input with one or more weight matrices: `product<&weights::q, &weights::k, &weights::v>`. The members are
 /// quant::weight_view. On a device they are one image: the matrices stacked by rows.
 template <auto... Member>
-struct product {
+struct FRUGAL_FLAGGED product {
     static_assert(sizeof...(Member) > 0, "frugal: a product has at least one weight matrix: product<&weights::q>");
     static constexpr std::size_t size = sizeof...(Member);
     static constexpr bool is_small = false;
@@ -47,14 +47,14 @@ struct product {
 /// A product too small to be worth a call of another device: the host computes it from the file, unless the device packs such
 /// images too (device::packs_small_products).
 template <auto... Member>
-struct small_product : product<Member...> {
+struct FRUGAL_FLAGGED small_product : product<Member...> {
     static constexpr bool is_small = true;
 };
 
 namespace detail {
 
 template <class Indices, class... Product>
-struct product_table;
+struct FRUGAL_FLAGGED product_table;
 
 // Image i is packed from product i's matrices; mode i says that the host computes product i.
 template <std::size_t... Image, class... Product>
@@ -84,7 +84,7 @@ struct product_table<std::index_sequence<Image...>, Product...> {
 
 /// What a store knows of the products that it keeps images of; there may be none.
 template <class Weights, class... Product>
-struct product_set {
+struct FRUGAL_FLAGGED product_set {
     using weights = Weights;
     static constexpr std::size_t size = sizeof...(Product);
     using tables = product_table<std::make_index_sequence<size>, Product...>;
@@ -114,7 +114,7 @@ struct product_set {
 };
 
 template <class Set, class... Product>
-struct large_products {
+struct FRUGAL_FLAGGED large_products {
     using type = Set;
 };
 template <class Weights, class... Kept, class First, class... Rest>
@@ -126,7 +126,7 @@ struct large_products<product_set<Weights, Kept...>, First, Rest...>
 
 /// All products of one kind of layer, as `Weights` holds their matrices. A matrix belongs to one product.
 template <class Weights, class... Product>
-struct product_list : detail::product_set<Weights, Product...> {
+struct FRUGAL_FLAGGED product_list : detail::product_set<Weights, Product...> {
     static_assert(sizeof...(Product) > 0, "frugal: a product_list has at least one product");
     /// The products that a device keeps images of.
     template <bool SmallToo>
@@ -149,7 +149,7 @@ template <quant::format_list Formats, device::cpu_target Device, std::size_t N>
 /// Computes products on the CPU, from the blocks of the file.
 template <quant::format_list Formats, device::cpu_target Device, class Weights,
           activation_sharing_policy Sharing = default_activation_sharing>
-class direct_products {
+class FRUGAL_FLAGGED direct_products {
 public:
     direct_products(Device& dev, workspace& scratch, const Weights& weights) noexcept
         : dev_(dev), scratch_(scratch), weights_(weights) {}

@@ -30,7 +30,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace reuse {
 
 /// What one row of a batch sees.
-struct qsa_row {
+struct FRUGAL_FLAGGED qsa_row {
     bool padding = true;     ///< the row belongs to no sequence; the rest means nothing
     token_rank rank;         ///< of the row's own token
     block_index open_block;  ///< blocks before this one are complete for the row
@@ -39,7 +39,7 @@ struct qsa_row {
 
 /// The layout of every sequence for one ratio, and the rows of the latest batch. A state like the caches: append each batch
 /// once, before the layers run; rollback, copy, clear … together with the caches.
-class qsa_layout {
+class FRUGAL_FLAGGED qsa_layout {
 public:
     /// One sequence as it was.
     struct snapshot_type {

@@ -33,7 +33,7 @@ namespace reuse {
 namespace detail {
 
 /// Sets that are edited with their sequences: `upkeep::increment`.
-class edited_layouts {
+class FRUGAL_FLAGGED edited_layouts {
 public:
     struct snapshot_type {
         std::size_t length = 0;
@@ -124,7 +124,7 @@ private:
 
 /// Sets that are filled from a history of tokens when a batch comes: `upkeep::rebuild` and `upkeep::memo`.
 template <bool Remembers>
-class filled_layouts {
+class FRUGAL_FLAGGED filled_layouts {
 public:
     struct snapshot_type {
         std::vector<std::size_t> ratios;
@@ -256,7 +256,7 @@ using layouts_kept_by = std::conditional_t<How == upkeep::increment, edited_layo
 /// sequence state: append each batch once, before the layers run. What the layers read is that of the batch appended last;
 /// between another edit and the next batch there are no rows. Snapshots and saved bytes belong to one way of upkeep.
 template <shared_input_policy Policy = default_shared_inputs>
-class qsa_layouts : private detail::layouts_kept_by<Policy::kept_by> {
+class FRUGAL_FLAGGED qsa_layouts : private detail::layouts_kept_by<Policy::kept_by> {
     using kept = detail::layouts_kept_by<Policy::kept_by>;
 
 public:

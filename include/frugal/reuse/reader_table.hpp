@@ -28,7 +28,7 @@ using bit_set = std::uint64_t;
 
 /// A compile-time value as a type: names buffers where a type is needed.
 template <auto Value>
-struct constant {
+struct FRUGAL_FLAGGED constant {
     static constexpr auto value = Value;
 };
 
@@ -37,7 +37,7 @@ inline constexpr bool same_id = std::is_same_v<constant<A>, constant<B>>;
 
 /// Identifier of an image whose weights are chosen by the tokens of a step (a routed expert). It can not be declared
 /// resident: which one a step needs is not known before it routes. Keep such images in a reuse::image_cache.
-struct depends_on_token {
+struct FRUGAL_FLAGGED depends_on_token {
     unsigned index = 0;
 };
 
@@ -60,7 +60,7 @@ template <auto Id>
 
 /// A list of identifiers.
 template <auto... Id>
-struct buffers {
+struct FRUGAL_FLAGGED buffers {
     static constexpr std::size_t size = sizeof...(Id);
     template <auto X>
     static constexpr std::size_t count = (std::size_t{0} + ... + (same_id<X, Id> ? 1 : 0));
@@ -68,7 +68,7 @@ struct buffers {
 
 /// Reads the buffers to pack `Image`; runs if and only if the image is absent, and its result is the image.
 template <auto Image, auto... Buffer>
-struct packs {
+struct FRUGAL_FLAGGED packs {
     static_assert(sizeof...(Buffer) > 0, "frugal: a packing reader reads at least one buffer: packs<image, buffer...>");
     static constexpr auto id = Image;
     static constexpr bit_set image = bit_of<Image>(), mode = 0;
@@ -78,7 +78,7 @@ struct packs {
 /// Reads the buffers on the host; runs if and only if `Mode` is on, whatever is resident: products on the host, a LoRA merge,
 /// a dump.
 template <auto Mode, auto... Buffer>
-struct reads_on_host {
+struct FRUGAL_FLAGGED reads_on_host {
     static_assert(sizeof...(Buffer) > 0, "frugal: a host reader reads at least one buffer: reads_on_host<mode, buffer...>");
     static constexpr bit_set image = 0, mode = bit_of<Mode>();
     using reads = buffers<Buffer...>;
@@ -114,7 +114,7 @@ template <class... Reader>
 
 /// The readers of one kind of layer. `Buffers`: reuse::buffers<…>, all that a step of the layer can load.
 template <class Buffers, class... Reader>
-struct reader_table {
+struct FRUGAL_FLAGGED reader_table {
     static_assert(detail::is_buffers<Buffers> && (detail::is_reader<Reader> && ...),
                   "frugal: write reader_table<buffers<...>, packs<image, buffer...>..., reads_on_host<mode, buffer...>...>");
 };

@@ -19,22 +19,22 @@ FRUGAL_NAMESPACE_BEGIN
 namespace reuse {
 
 /// A version of weights. Taken from one counter of the process, so that no two models, and no two states of one model's
-/// weights, ever have the same.
+/// weights, ever have the same; files of other flags take theirs from it too.
 enum class weight_version : std::uint64_t { none = 0 };
 
-[[nodiscard]] inline weight_version next_weight_version() noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE weight_version next_weight_version() noexcept {
     static std::atomic<std::uint64_t> last{0};
     return weight_version{last.fetch_add(1, std::memory_order_relaxed) + 1};
 }
 
 /// What a host buffer holds: a layer's weights of one version. 16 bytes, compared before every read.
-struct stamp {
+struct FRUGAL_FLAGGED stamp {
     std::uint64_t layer = (std::numeric_limits<std::uint64_t>::max)();
     weight_version version = weight_version::none;
     friend bool operator==(const stamp&, const stamp&) = default;
 };
 
-struct residency_options {
+struct FRUGAL_FLAGGED residency_options {
     std::size_t layers = 0, images = 0;  ///< images: of a layer, numbered from 0; at most 64
     /// Images beyond this many bytes are refused. Nothing is evicted to make room: a decode step visits the layers in a
     /// circle, in which the least recently used image is the one needed next.
@@ -43,11 +43,11 @@ struct residency_options {
 };
 
 template <class Image>
-class lease;
+class FRUGAL_FLAGGED lease;
 
 /// The images of one device. All members may be called from any thread.
 template <class Image>
-class residency {
+class FRUGAL_FLAGGED residency {
 public:
     /// Errors: invalid_argument.
     [[nodiscard]] static result<residency> create(residency_options options) {
@@ -188,14 +188,14 @@ private:
 
 /// A device for a lease: its images and the device's generation (device::image_target).
 template <class Image>
-struct resident_device {
+struct FRUGAL_FLAGGED resident_device {
     residency<Image>* images = nullptr;
     std::uint64_t generation = 0;
 };
 
 /// One step of one layer: what was resident when it began stays so until the lease ends. Of one thread.
 template <class Image>
-class lease {
+class FRUGAL_FLAGGED lease {
 public:
     /// Pins the layer on every device that executes it; an image counts as resident if all of them have it. `devices` outlive
     /// the lease. `modes`: the host modes that are on. Errors: invalid_argument; nothing is pinned then.

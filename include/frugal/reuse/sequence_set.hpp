@@ -18,7 +18,7 @@ namespace reuse {
 inline constexpr std::size_t max_sequences = 256;
 
 /// A set of sequences 0 … max_sequences - 1.
-class sequence_set {
+class FRUGAL_FLAGGED sequence_set {
 public:
     constexpr sequence_set() noexcept = default;
     /// The set of one sequence. Precondition of this and the other members: 0 <= s < max_sequences.
@@ -62,7 +62,7 @@ private:
 enum class set_index : std::uint32_t { empty = 0 };
 
 /// Different sets, each kept once for as long as it is referred to.
-class sequence_sets {
+class FRUGAL_FLAGGED sequence_sets {
 public:
     sequence_sets() : sets_(1), references_(1, 1) {}
 

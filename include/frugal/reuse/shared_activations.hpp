@@ -28,13 +28,13 @@ concept activation_sharing_policy = requires {
 };
 
 /// Activations are made ready once, for all products that read them.
-struct shared_activations {
+struct FRUGAL_FLAGGED shared_activations {
     static constexpr std::string_view name = "shared_activations";
     static constexpr bool shares_activations = true;
 };
 
 /// Each product makes its activations ready for itself: the wasteful arm of a comparison.
-struct per_product {
+struct FRUGAL_FLAGGED per_product {
     static constexpr std::string_view name = "per_product";
     static constexpr bool shares_activations = false;
 };
@@ -46,7 +46,7 @@ static_assert(activation_sharing_policy<default_activation_sharing> && activatio
               "frugal: the default sharing of activations must model reuse::activation_sharing_policy");
 
 /// What products read: activations, and the form in which the library's kernels take them where that has been made. Not owned.
-struct product_input {
+struct FRUGAL_FLAGGED product_input {
     product_input(matrix_view<const float> activations) noexcept : x(activations) {}  // NOLINT: a view of the same
     product_input(matrix_view<float> activations) noexcept : x(activations) {}        // NOLINT: likewise
 

@@ -34,14 +34,14 @@ concept shared_input_policy = requires(std::span<const std::size_t> ratios, std:
 };
 
 /// Every layer has a set of its own, filled for it in every batch: the wasteful arm of a comparison.
-struct per_layer {
+struct FRUGAL_FLAGGED per_layer {
     static constexpr std::string_view name = "per_layer";
     static constexpr upkeep kept_by = upkeep::rebuild;
     [[nodiscard]] static constexpr std::size_t set_of(std::span<const std::size_t>, std::size_t layer) noexcept { return layer; }
 };
 
 /// One input set for each distinct ratio, filled once a batch and read by all layers of that ratio.
-struct shared {
+struct FRUGAL_FLAGGED shared {
     static constexpr std::string_view name = "shared";
     static constexpr upkeep kept_by = upkeep::rebuild;
     [[nodiscard]] static constexpr std::size_t set_of(std::span<const std::size_t> ratios, std::size_t layer) noexcept {
@@ -58,7 +58,7 @@ struct shared {
 
 /// As `shared`, and a fill is left out where its result is there already: where the same batch is evaluated again. A batch
 /// that adds tokens to what was evaluated before is another one, so plain decoding fills once a batch.
-struct memoised {
+struct FRUGAL_FLAGGED memoised {
     static constexpr std::string_view name = "memoised";
     static constexpr upkeep kept_by = upkeep::memo;
     [[nodiscard]] static constexpr std::size_t set_of(std::span<const std::size_t> ratios, std::size_t layer) noexcept {
@@ -67,7 +67,7 @@ struct memoised {
 };
 
 /// As `shared`, and what a set holds is never made twice: a batch costs its own tokens, whatever came before them.
-struct incremental {
+struct FRUGAL_FLAGGED incremental {
     static constexpr std::string_view name = "incremental";
     static constexpr upkeep kept_by = upkeep::increment;
     [[nodiscard]] static constexpr std::size_t set_of(std::span<const std::size_t> ratios, std::size_t layer) noexcept {
@@ -84,7 +84,7 @@ static_assert(shared_input_policy<default_shared_inputs> && shared_input_policy<
 
 /// How many input sets the layers with these ratios need, so that a model can assert it at compile time.
 template <shared_input_policy Policy>
-[[nodiscard]] constexpr std::size_t count_sets(std::span<const std::size_t> ratios) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t count_sets(std::span<const std::size_t> ratios) noexcept {
     std::size_t sets = 0;
     for (std::size_t layer = 0; layer < ratios.size(); ++layer) {
         const std::size_t set = Policy::set_of(ratios, layer);
@@ -95,7 +95,8 @@ template <shared_input_policy Policy>
 
 /// Which input set each layer reads, so that a model can assert who shares with whom at compile time.
 template <shared_input_policy Policy, std::size_t Layers>
-[[nodiscard]] constexpr std::array<std::size_t, Layers> map_layers(const std::array<std::size_t, Layers>& ratios) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::array<std::size_t, Layers> map_layers(
+    const std::array<std::size_t, Layers>& ratios) noexcept {
     std::array<std::size_t, Layers> sets{};
     for (std::size_t layer = 0; layer < Layers; ++layer) sets[layer] = Policy::set_of(ratios, layer);
     return sets;

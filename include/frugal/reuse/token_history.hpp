@@ -19,7 +19,7 @@ namespace reuse {
 enum class history_version : std::uint64_t { empty = 0 };
 
 /// All tokens of every sequence. A sequence state; see reuse/batch.hpp.
-class token_history {
+class FRUGAL_FLAGGED token_history {
 public:
     /// One sequence as it was.
     struct snapshot_type {

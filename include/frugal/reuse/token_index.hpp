@@ -12,7 +12,7 @@ namespace reuse {
 
 /// An index or count of `Unit`s. Never converts from or to anything by itself.
 template <class Unit>
-struct unit_index {
+struct FRUGAL_FLAGGED unit_index {
     std::size_t value = 0;
 
     constexpr unit_index() noexcept = default;
@@ -26,7 +26,7 @@ using token_rank = unit_index<struct token_unit>;
 using block_index = unit_index<struct block_unit>;
 
 /// Tokens in a block, and the only conversions between ranks and blocks.
-class block_ratio {
+class FRUGAL_FLAGGED block_ratio {
 public:
     /// `tokens` is at least 1.
     explicit constexpr block_ratio(std::size_t tokens) noexcept : tokens_(tokens) {}

@@ -25,14 +25,14 @@ concept weight_loading_policy = requires {
 };
 
 /// A step prepares the weights that a reader of the step reads: on a device that holds every packed image, none.
-struct skip_resident {
+struct FRUGAL_FLAGGED skip_resident {
     static constexpr std::string_view name = "skip_resident";
     static constexpr bool skips_resident = true;
 };
 
 /// A step prepares every weight that its layer declares, whether or not anybody reads the result: the wasteful arm of a
 /// comparison.
-struct reload_always {
+struct FRUGAL_FLAGGED reload_always {
     static constexpr std::string_view name = "reload_always";
     static constexpr bool skips_resident = false;
 };

@@ -19,7 +19,7 @@ FRUGAL_NAMESPACE_BEGIN
 /// `size` trivially copyable elements, 64-byte aligned, zero at first. Move-only. Large ones lie in huge pages where the system
 /// has them: weights are read once a token, and a page table walk for every 4 KiB takes up to a fifth of the bandwidth.
 template <class T>
-class buffer {
+class FRUGAL_FLAGGED buffer {
     static_assert(std::is_trivially_copyable_v<T>, "frugal: buffer<T> holds trivially copyable elements only");
 
 public:

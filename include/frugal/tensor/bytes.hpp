@@ -16,7 +16,7 @@ FRUGAL_NAMESPACE_BEGIN
 static_assert(std::endian::native == std::endian::little, "frugal: file and state formats are little-endian");
 
 /// Appends values to a growing vector of bytes.
-class byte_writer {
+class FRUGAL_FLAGGED byte_writer {
 public:
     template <class T>
         requires std::is_trivially_copyable_v<T>
@@ -44,7 +44,7 @@ private:
 };
 
 /// Reads what byte_writer wrote. Every read past the end is a malformed_file error that names the offset.
-class byte_reader {
+class FRUGAL_FLAGGED byte_reader {
 public:
     explicit byte_reader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
 

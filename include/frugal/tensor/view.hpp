@@ -13,13 +13,14 @@ template <class T>
 class matrix_view {
 public:
     constexpr matrix_view() noexcept = default;
-    constexpr matrix_view(T* data, std::size_t rows, std::size_t cols) noexcept : matrix_view(data, rows, cols, cols) {}
-    constexpr matrix_view(T* data, std::size_t rows, std::size_t cols, std::size_t stride) noexcept
+    FRUGAL_ALWAYS_INLINE constexpr matrix_view(T* data, std::size_t rows, std::size_t cols) noexcept
+        : matrix_view(data, rows, cols, cols) {}
+    FRUGAL_ALWAYS_INLINE constexpr matrix_view(T* data, std::size_t rows, std::size_t cols, std::size_t stride) noexcept
         : data_(data), rows_(rows), cols_(cols), stride_(stride) {}
     /// A view of mutable elements serves where constant ones are asked for.
     template <class U>
         requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-    constexpr matrix_view(matrix_view<U> other) noexcept
+    FRUGAL_ALWAYS_INLINE constexpr matrix_view(matrix_view<U> other) noexcept
         : data_(other.data()), rows_(other.rows()), cols_(other.cols()), stride_(other.stride()) {}
 
     [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr T* data() const noexcept { return data_; }
@@ -30,13 +31,13 @@ public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr T& operator()(std::size_t r, std::size_t c) const noexcept {
         return data_[r * stride_ + c];
     }
-    [[nodiscard]] constexpr std::span<T> row_span(std::size_t r) const noexcept { return {row(r), cols_}; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::span<T> row_span(std::size_t r) const noexcept { return {row(r), cols_}; }
     /// Rows first … first + count - 1.
-    [[nodiscard]] constexpr matrix_view rows_range(std::size_t first, std::size_t count) const noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr matrix_view rows_range(std::size_t first, std::size_t count) const noexcept {
         return {data_ + first * stride_, count, cols_, stride_};
     }
     /// Columns first … first + count - 1 of every row.
-    [[nodiscard]] constexpr matrix_view cols_range(std::size_t first, std::size_t count) const noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr matrix_view cols_range(std::size_t first, std::size_t count) const noexcept {
         return {data_ + first, rows_, count, stride_};
     }
 

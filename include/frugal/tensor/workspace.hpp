@@ -13,7 +13,7 @@
 FRUGAL_NAMESPACE_BEGIN
 
 /// Not thread-safe: one workspace for each forward pass in flight. Contents of fresh scratch are unspecified.
-class workspace {
+class FRUGAL_FLAGGED workspace {
     static constexpr std::size_t granule = 16;  // floats in 64 bytes
 
 public:

@@ -20,7 +20,7 @@ namespace attention {
 /// The full attention variant: each token attends to every token of its sequence up to itself.
 /// NormWeight: how the weights of the query and key norms are stored. Scalar: of the cache.
 template <ops::norm_weight_policy NormWeight, key_value_scalar Scalar = float>
-struct full {
+struct FRUGAL_FLAGGED full {
     static constexpr std::string_view name = "full";
     using dims = full_dims;
     using weights = full_weights;

@@ -26,7 +26,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// What all attention layers of a step share, on the device.
-struct cuda_attention_inputs {
+struct FRUGAL_FLAGGED cuda_attention_inputs {
     ops::cuda::step_rows step;            ///< of as many tokens as the layers are given rows
     const float* angles = nullptr;        ///< [rows][2 * pairs], of ops::cuda::rope_angles
     const float* block_angles = nullptr;  ///< the same of step.block_positions, where there are blocks
@@ -35,7 +35,7 @@ struct cuda_attention_inputs {
 };
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
-struct cuda_attention_buffers {
+struct FRUGAL_FLAGGED cuda_attention_buffers {
     matrix_view<float> queries_and_gates, keys, values, attended;
     float* partial = nullptr;
     std::size_t partial_size = 0;  ///< floats
@@ -59,7 +59,7 @@ struct cuda_attention_buffers {
 
 /// Keys and values of one sequence on a device, max_tokens at most, in the precision Scalar.
 template <key_value_scalar Scalar>
-struct cuda_kv_cache {
+struct FRUGAL_FLAGGED cuda_kv_cache {
     ops::cuda::contiguous_cache<Scalar> data;
     ops::key_value_view<Scalar> view;
     ops::cuda::split_row<Scalar>* rows = nullptr;  ///< one for each token of a step; all see this cache
@@ -152,7 +152,7 @@ template <class Device>
 
 /// One layer of attention::full<NormWeight, Scalar> with its cache. Device: device::cuda<…>.
 template <class NormWeight, key_value_scalar Scalar, class Device>
-class cuda_full {
+class FRUGAL_FLAGGED cuda_full {
 public:
     using dims = full_dims;
     using weights = full_weights;

@@ -22,7 +22,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// Sizes of an attention layer. Query head h reads key-value head h / (heads / kv_heads).
-struct full_dims {
+struct FRUGAL_FLAGGED full_dims {
     std::size_t hidden = 0, heads = 0, kv_heads = 0, head_dim = 0;
     float eps = 0;                          ///< of the query and key norms
     const ops::rope_table* rope = nullptr;  ///< not owned; rotary_dim <= head_dim
@@ -33,7 +33,7 @@ struct full_dims {
 };
 
 /// Weights of an attention layer; not owned.
-struct full_weights {
+struct FRUGAL_FLAGGED full_weights {
     quant::weight_view q;     ///< [heads * 2 * head_dim, hidden]: per head head_dim query rows, then head_dim gate rows
     quant::weight_view k, v;  ///< [kv_heads * head_dim, hidden]
     quant::weight_view o;     ///< [hidden, heads * head_dim]
@@ -48,7 +48,7 @@ using full_products = reuse::product_list<full_weights, qkv_product, out_product
 namespace detail {
 
 /// A batch as heads.
-struct projected_heads {
+struct FRUGAL_FLAGGED projected_heads {
     matrix_view<float> queries_and_gates;  ///< [rows, heads * 2 * head_dim], per head [query | gate]
     matrix_view<float> keys, values;       ///< [rows, kv_heads * head_dim]
     matrix_view<const float> angles;       ///< [rows, rotary_dim], from ops::rope_angles
@@ -62,7 +62,8 @@ struct projected_heads {
 };
 
 /// Heads of [rows, heads * stride] as rows of their own: [rows * heads, head_dim]. x has no gap between its rows.
-[[nodiscard]] inline matrix_view<float> heads_as_rows(matrix_view<float> x, std::size_t heads, std::size_t head_dim) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline matrix_view<float> heads_as_rows(matrix_view<float> x, std::size_t heads,
+                                                                     std::size_t head_dim) noexcept {
     return {x.data(), x.rows() * heads, head_dim, x.cols() / heads};
 }
 

@@ -27,7 +27,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// What a Gated DeltaNet layer reads from a file; not owned.
-struct gdn_weights {
+struct FRUGAL_FLAGGED gdn_weights {
     quant::weight_view qkv;            ///< [all queries | all keys | all values, hidden]
     quant::weight_view z;              ///< [values, hidden], the gate of the norm
     quant::weight_view beta, alpha;    ///< [value heads, hidden]
@@ -52,7 +52,7 @@ using gdn_products = reuse::product_list<gdn_weights, gdn_qkv_product, gdn_z_pro
 /// Source: transformers, modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.
 template <class Pairing, class Gate = ops::activation::silu, class Scan = ops::scan::recurrent,
           class Layout = ops::state_layout::key_major>
-struct gdn {
+struct FRUGAL_FLAGGED gdn {
     static_assert(ops::head_pairing_policy<Pairing>,
                   "frugal: attention::gdn needs a head pairing: write gdn<ops::head_pairing::grouped> for Hugging Face weights, "
                   "gdn<ops::head_pairing::tiled> for GGUF");

@@ -20,7 +20,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
-struct cuda_gdn_buffers {
+struct FRUGAL_FLAGGED cuda_gdn_buffers {
     matrix_view<float> qkv, mixed, z, read, g, beta;
 
     [[nodiscard]] static result<cuda_gdn_buffers> create(device::gpu::room& memory, const gdn_dims& d, std::size_t rows) {
@@ -37,7 +37,7 @@ struct cuda_gdn_buffers {
 
 /// One layer of attention::gdn<Pairing, Gate> with its state. Device: device::cuda<…>.
 template <class Pairing, class Gate, class Device>
-class cuda_gdn {
+class FRUGAL_FLAGGED cuda_gdn {
 public:
     /// Packs the weights and takes an empty state; `checkpoints`: how many of the newest tokens can be taken back. Errors:
     /// shape_mismatch, unsupported (values of all heads together that are no whole groups of 32), those of packing,

@@ -24,7 +24,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// Sizes of a Gated DeltaNet layer.
-struct gdn_dims {
+struct FRUGAL_FLAGGED gdn_dims {
     std::size_t hidden = 0;
     std::size_t key_heads = 0, value_heads = 0;  ///< value_heads is a multiple of key_heads
     std::size_t key_dim = 0, value_dim = 0;      ///< features of a head
@@ -40,7 +40,7 @@ struct gdn_dims {
 };
 
 /// The sizes that a state depends on.
-struct gdn_state_shape {
+struct FRUGAL_FLAGGED gdn_state_shape {
     ops::delta_rule_dims rule;
     std::size_t channels = 0, history = 0;  ///< the conv history is [history][channels], oldest row first
 
@@ -50,7 +50,7 @@ struct gdn_state_shape {
 
 /// A sequence at one moment, as a value: copies share the memory, which nothing changes any more.
 template <ops::state_layout_policy Layout>
-class gdn_snapshot {
+class FRUGAL_FLAGGED gdn_snapshot {
 public:
     using layout = Layout;
 
@@ -94,7 +94,7 @@ private:
 ///
 /// The order of value heads is the weights' own: a state made with a file of one order means nothing to the other.
 template <ops::state_layout_policy Layout = ops::state_layout::key_major>
-class basic_gdn_state {
+class FRUGAL_FLAGGED basic_gdn_state {
 public:
     using layout = Layout;
     using snapshot_type = gdn_snapshot<Layout>;

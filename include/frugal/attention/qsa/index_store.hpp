@@ -20,7 +20,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// Rows of signed bytes with one scale each; what token_store is to the other scalars. Copies are as cheap.
-class scaled_token_store {
+class FRUGAL_FLAGGED scaled_token_store {
 public:
     explicit scaled_token_store(std::size_t width = 0) noexcept : codes_(width), scales_(1) {}
 
@@ -91,7 +91,7 @@ using block_key_store = std::conditional_t<std::is_same_v<Scalar, std::int8_t>, 
 
 template <index_key_scalar Scalar>
     requires(!std::is_same_v<Scalar, std::int8_t>)
-[[nodiscard]] ops::block_key_view<Scalar> view_block_keys(const token_store<Scalar>& keys) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED ops::block_key_view<Scalar> view_block_keys(const token_store<Scalar>& keys) noexcept {
     return {keys.chunks(), token_store<Scalar>::chunk_shift, keys.width()};
 }
 [[nodiscard]] inline ops::block_key_view<std::int8_t> view_block_keys(const scaled_token_store& keys) noexcept {

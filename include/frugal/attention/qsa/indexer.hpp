@@ -26,12 +26,12 @@ namespace attention {
 
 /// Sizes of a QSA layer. A query attends to the best budget / ratio complete blocks and the incomplete tail: with a budget
 /// below one block to the tail alone. The indexer uses the rotary table of the attention: rotary_dim <= index_dim.
-struct qsa_dims : full_dims {
+struct FRUGAL_FLAGGED qsa_dims : full_dims {
     std::size_t index_heads = 0, index_dim = 0, budget = 0;  ///< budget: tokens
 };
 
 /// Weights of a QSA layer; not owned.
-struct qsa_weights : full_weights {
+struct FRUGAL_FLAGGED qsa_weights : full_weights {
     quant::weight_view indexer_q;                           ///< [index_heads * index_dim, hidden]
     quant::weight_view indexer_k;                           ///< [index_dim, hidden]
     std::span<const float> indexer_q_norm, indexer_k_norm;  ///< [index_dim]

@@ -31,7 +31,7 @@ namespace attention {
 /// bfloat16 or std::int8_t (with a scale a block).
 template <std::size_t Ratio, ops::norm_weight_policy NormWeight, key_value_scalar Scalar = float,
           index_key_scalar IndexScalar = ops::default_index_key>
-struct qsa {
+struct FRUGAL_FLAGGED qsa {
     static_assert(Ratio > 0, "frugal: a QSA block needs at least one token: write qsa<4, ops::norm_weight::zero_centred>");
 
     static constexpr std::string_view name = "qsa";

@@ -31,7 +31,7 @@ namespace attention {
 /// `raw_history` tokens before the greatest length that the sequence has had is possible as before, and one to the border of
 /// a block always; one further back into a block is refused.
 template <key_value_scalar Scalar = float, index_key_scalar IndexScalar = ops::default_index_key>
-class qsa_cache {
+class FRUGAL_FLAGGED qsa_cache {
 public:
     using scalar = Scalar;
     using index_scalar = IndexScalar;

@@ -24,7 +24,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace attention {
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
-struct cuda_qsa_buffers : cuda_attention_buffers {
+struct FRUGAL_FLAGGED cuda_qsa_buffers : cuda_attention_buffers {
     matrix_view<float> raw_keys, index_queries;
     float* scores = nullptr;
     std::size_t scores_size = 0;  ///< floats
@@ -54,7 +54,7 @@ struct cuda_qsa_buffers : cuda_attention_buffers {
 /// One layer of attention::qsa<Ratio, NormWeight, Scalar, IndexScalar> with its cache. Raw indexer keys are kept in f32, those of
 /// the newest tokens alone. Device: device::cuda<…>.
 template <std::size_t Ratio, class NormWeight, key_value_scalar Scalar, index_key_scalar IndexScalar, class Device>
-class cuda_qsa {
+class FRUGAL_FLAGGED cuda_qsa {
 public:
     using dims = qsa_dims;
     using weights = qsa_weights;

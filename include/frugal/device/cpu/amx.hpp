@@ -56,7 +56,7 @@ namespace simd {
 namespace detail {
 
 /// The tile registers, configured while an object lives, on the thread that made it.
-class tile_registers {
+class FRUGAL_FLAGGED tile_registers {
 #if defined(__x86_64__)
 protected:
     /// Tile 0: 16 x 16 sums; 1 and 2: 16 rows of activations of `bytes` bytes, and the weights of as many columns; 3 and 4: of
@@ -86,7 +86,7 @@ protected:
 
 /// The tile registers, for `dots` of bytes. Anything with the same members may stand in its place (tests have one that computes
 /// in plain C++).
-class amx_tiles : detail::tile_registers {
+class FRUGAL_FLAGGED amx_tiles : detail::tile_registers {
 public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool available() noexcept { return device::amx::available(); }
 
@@ -127,7 +127,7 @@ public:
 /// The tile registers, for products of bfloat16. Each product of 2 * Pairs columns is the sum of the even columns plus that of
 /// the odd ones, each one after the other from 0 on by fused multiply-adds; denormal numbers are 0, NaN and infinities as always.
 /// Weights: [Pairs][16 rows][2]; x: 16 rows, `stride` bytes apart. Anything with the same members may stand in its place.
-class amx_bf16_tiles : detail::tile_registers {
+class FRUGAL_FLAGGED amx_bf16_tiles : detail::tile_registers {
 public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE static bool available() noexcept { return device::amx::bf16_available(); }
 

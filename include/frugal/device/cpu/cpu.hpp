@@ -18,7 +18,7 @@ namespace device {
 /// activations in the given form.
 template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off,
           device::activation_policy Activations = device::default_activations>
-class cpu {
+class FRUGAL_FLAGGED cpu {
 public:
     using isa = Isa;
     using activations = Activations;
@@ -60,7 +60,7 @@ concept cpu_target = target<D> && isa::tag<typename D::isa> && requires(D& d, st
 
 namespace detail {
 template <class Device>
-struct activations_of {
+struct FRUGAL_FLAGGED activations_of {
     using type = device::default_activations;
 };
 template <class Device>

@@ -24,7 +24,7 @@ inline constexpr bool is_isa_list<type_list<Isa...>> = sizeof...(Isa) != 0 && (i
 
 /// Calls `f(type_tag<Isa>{})` for every member, in order.
 template <class... Isa, class F>
-void each_isa(type_list<Isa...>, F&& f) {
+FRUGAL_FLAGGED void each_isa(type_list<Isa...>, F&& f) {
     (f(type_tag<Isa>{}), ...);
 }
 
@@ -36,7 +36,7 @@ concept isa_list = detail::is_isa_list<L>;
 
 /// Members of the list that this machine can run, separated by spaces.
 template <isa_list List = isa::all>
-[[nodiscard]] std::string supported_isas() {
+[[nodiscard]] FRUGAL_FLAGGED std::string supported_isas() {
     std::string out;
     detail::each_isa(List{}, [&]<class Isa>(type_tag<Isa>) {
         if (!isa::supported<Isa>()) return;
@@ -47,7 +47,7 @@ template <isa_list List = isa::all>
 }
 
 /// What the environment variable FRUGAL_ISA forces; empty where it is unset or empty.
-[[nodiscard]] inline std::string_view forced_isa() {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string_view forced_isa() {
     const char* value = std::getenv("FRUGAL_ISA");
     return value == nullptr ? std::string_view() : std::string_view(value);
 }

@@ -22,7 +22,7 @@ namespace device {
 ///
 /// Tasks are handed out one by one. The caller waits only for tasks that other threads have begun, so a task may itself call
 /// `run`, and several threads may share one executor. Whoever has nothing to do sleeps after a short, bounded spin.
-class eigen_executor {
+class FRUGAL_FLAGGED eigen_executor {
 public:
     explicit eigen_executor(Eigen::ThreadPoolInterface& pool)
         : concurrency_(static_cast<std::size_t>(pool.NumThreads()) + 1), pool_(&pool) {}

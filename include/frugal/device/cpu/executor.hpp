@@ -13,7 +13,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device {
 
 /// A non-owning reference to a callable `void(std::size_t task)`; lives only as long as the call it is passed to.
-class task_ref {
+class FRUGAL_FLAGGED task_ref {
 public:
     template <class F>
         requires(std::invocable<F&, std::size_t> && !std::is_same_v<std::remove_cvref_t<F>, task_ref>)
@@ -37,7 +37,7 @@ concept executor = requires(E& e, std::size_t n, task_ref f) {
 };
 
 /// Runs every task on the calling thread.
-struct serial_executor {
+struct FRUGAL_FLAGGED serial_executor {
     [[nodiscard]] static constexpr std::size_t concurrency() noexcept { return 1; }
     static void run(std::size_t n, task_ref f) {
         for (std::size_t task = 0; task < n; ++task) f(task);
@@ -46,7 +46,7 @@ struct serial_executor {
 static_assert(executor<serial_executor>);
 
 /// A non-owning, type-erased executor; default: serial.
-class executor_ref {
+class FRUGAL_FLAGGED executor_ref {
 public:
     executor_ref() noexcept = default;
     template <executor E>

@@ -9,7 +9,7 @@ namespace device {
 /// While it lives, this thread's vector arithmetic takes denormal numbers for 0 and gives 0 instead of them: some processors
 /// need a hundred times as long for one. What decays gets there by itself. Then the caller's mode is back. Elsewhere than on
 /// x86 nothing changes.
-class flush_denormals {
+class FRUGAL_FLAGGED flush_denormals {
 public:
     FRUGAL_ALWAYS_INLINE flush_denormals() noexcept {
 #if defined(__SSE2__)

@@ -42,7 +42,7 @@ enum class thread_limit : std::uint8_t {
 /// does all of its tasks on its own thread.
 /// Between runs the threads poll for `spin_time`, so that operators that follow each other pay no wake-up, and sleep then.
 /// A task must not throw: where it does the program ends. Precondition of the destructor: no `run` is under way.
-class fork_join_executor {
+class FRUGAL_FLAGGED fork_join_executor {
 public:
     static constexpr std::size_t most_threads = 1024;
     /// How long a thread polls before it sleeps: about what waking a sleeping thread costs.

@@ -126,7 +126,7 @@ FRUGAL_ALWAYS_INLINE void in_order(Register& value) noexcept {
 }
 
 /// How many products of pairs of codes 0 … most with -127 … 127 may be added in 16 bits; a power of two.
-[[nodiscard]] constexpr std::size_t pairs_in_16_bits(int most, std::size_t limit) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t pairs_in_16_bits(int most, std::size_t limit) noexcept {
     std::size_t count = 1;
     while (2 * count <= limit && static_cast<int>(2 * count) * 2 * 127 * most <= 32767) count *= 2;
     return count;

@@ -23,7 +23,7 @@ namespace device {
 namespace detail {
 
 /// Content of a small text file; nothing if it cannot be read.
-[[nodiscard]] inline std::optional<std::string> read_text(const std::string& path) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::string> read_text(const std::string& path) {
     std::FILE* file = std::fopen(path.c_str(), "rb");
     if (file == nullptr) return std::nullopt;
     std::string out;
@@ -36,7 +36,7 @@ namespace detail {
 }
 
 /// Pieces of `text` between separators; empty ones are kept.
-[[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char separator) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::vector<std::string_view> split(std::string_view text, char separator) {
     std::vector<std::string_view> out;
     for (;;) {
         const std::size_t at = text.find(separator);
@@ -46,14 +46,14 @@ namespace detail {
     }
 }
 
-[[nodiscard]] inline bool has_word(std::string_view list, std::string_view word) {
+[[nodiscard]] FRUGAL_FLAGGED inline bool has_word(std::string_view list, std::string_view word) {
     for (std::string_view each : split(list, ','))
         if (each == word) return true;
     return false;
 }
 
 /// Undoes the octal escapes (space is \040) that the kernel writes into mountinfo.
-[[nodiscard]] inline std::string unescape_mount_path(std::string_view text) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string unescape_mount_path(std::string_view text) {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {
         const auto digit = [&](std::size_t k) { return i + k < text.size() && text[i + k] >= '0' && text[i + k] <= '7'; };
@@ -68,7 +68,8 @@ namespace detail {
 }
 
 /// ceil(quota / period) CPUs; nothing where there is no limit ("max", -1) or the text is not two numbers.
-[[nodiscard]] inline std::optional<std::size_t> quota_to_threads(const std::string& quota, const std::string& period) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::size_t> quota_to_threads(const std::string& quota,
+                                                                                const std::string& period) {
     char* end = nullptr;
     const long long allowed = std::strtoll(quota.c_str(), &end, 10);
     if (end == quota.c_str() || allowed <= 0) return std::nullopt;
@@ -78,7 +79,7 @@ namespace detail {
 }
 
 /// The limit that one control group directory states.
-[[nodiscard]] inline std::optional<std::size_t> group_quota(const std::string& directory, bool unified) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::size_t> group_quota(const std::string& directory, bool unified) {
     if (unified) {
         const auto text = read_text(directory + "/cpu.max");
         if (!text) return std::nullopt;
@@ -93,7 +94,8 @@ namespace detail {
 }
 
 /// The least limit from the group at `mount_point` + `below` up to the mount point: a parent's quota binds its children.
-[[nodiscard]] inline std::optional<std::size_t> least_quota(const std::string& mount_point, std::string below, bool unified) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::size_t> least_quota(const std::string& mount_point, std::string below,
+                                                                           bool unified) {
     std::optional<std::size_t> least;
     for (;;) {
         const auto here = group_quota(mount_point + below, unified);
@@ -107,7 +109,7 @@ namespace detail {
 }  // namespace detail
 
 /// CPUs in the affinity mask of the calling thread; at least 1.
-[[nodiscard]] inline std::size_t affinity_threads() {
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t affinity_threads() {
 #if defined(__linux__)
     // The kernel refuses a mask smaller than its own, so the size grows until it fits.
     for (std::size_t cpus = 1024; cpus <= (std::size_t{1} << 20); cpus *= 2) {
@@ -125,7 +127,7 @@ namespace detail {
 
 /// CPU time that control groups (v1 and v2) grant this process, in CPUs, rounded up; nothing where there is no limit.
 /// `process` is the /proc directory to read `cgroup` and `mountinfo` from. Source: cgroups(7), proc(5).
-[[nodiscard]] inline std::optional<std::size_t> quota_threads(const std::string& process = "/proc/self") {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::size_t> quota_threads(const std::string& process = "/proc/self") {
     const auto groups = detail::read_text(process + "/cgroup");
     const auto mounts = detail::read_text(process + "/mountinfo");
     if (!groups || !mounts) return std::nullopt;
@@ -170,7 +172,7 @@ namespace detail {
 }
 
 /// Threads that can run at the same time: the affinity mask, cut by the CPU quota; at least 1.
-[[nodiscard]] inline std::size_t available_threads() {
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t available_threads() {
     const std::size_t cpus = affinity_threads();
     const auto quota = quota_threads();
     return quota && *quota < cpus ? *quota : cpus;

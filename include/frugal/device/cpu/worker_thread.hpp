@@ -16,7 +16,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device::detail {
 
 /// Starts once at most; neither copied nor moved.
-class worker_thread {
+class FRUGAL_FLAGGED worker_thread {
 public:
     using body = void* (*)(void*);
 

@@ -41,14 +41,14 @@ namespace device::gpu {
 }
 
 namespace detail {
-struct end_cublas {
+struct FRUGAL_FLAGGED end_cublas {
     context_ref on;
     void operator()(cublasLtHandle_t handle) const noexcept {
         if (on != nullptr && !on->lost) (void)cublasLtDestroy(handle);
     }
 };
 template <auto Destroy>
-struct end_description {
+struct FRUGAL_FLAGGED end_description {
     template <class T>
     void operator()(T* made) const noexcept {
         (void)Destroy(made);
@@ -59,7 +59,7 @@ using description = std::unique_ptr<std::remove_pointer_t<Pointer>, end_descript
 }  // namespace detail
 
 /// Products of matrices in bfloat16 with sums in f32. Move-only; it opens the library at its first product.
-class cublas_products {
+class FRUGAL_FLAGGED cublas_products {
 public:
     /// y[t][r] = sum over c of w[r][c] * x[t][c], queued on the stream. On the device: w [rows][cols], x [tokens][cols], y
     /// [tokens][y_stride]; pointers 16-byte aligned, cols a multiple of 8. Errors: out_of_memory, unsupported, device_failed,
@@ -159,7 +159,7 @@ namespace device::prefill {
 /// while a graph is recorded. It serves device::cuda's own products; steps of whole models that stay on the device (gpu::pass)
 /// are recorded, and take bf16_tiles instead.
 template <std::size_t WeightBytes>
-struct cublas_within {
+struct FRUGAL_FLAGGED cublas_within {
     static constexpr bool rounds = true;
 
     class multiplier {

@@ -40,7 +40,7 @@ inline std::atomic<std::uint64_t> generations{0};
 }  // namespace gpu::detail
 
 /// Weights on a device: the panels of quant::panel_weights, in the device's memory. Move-only.
-class cuda_image {
+class FRUGAL_FLAGGED cuda_image {
 public:
     /// Their `data` are addresses of the device.
     [[nodiscard]] std::span<const quant::panel_view> parts() const noexcept { return parts_; }
@@ -65,7 +65,7 @@ private:
 /// `generation()` has changed, and nothing but `reopen()` helps.
 template <cuda_arch Arch = sm_90, cpu_target Host = cpu<>, activation_policy Activations = default_activations,
           quant::format_list Formats = quant::all, prefill_policy Prefill = prefill::exact>
-class cuda : public host_side<Host> {
+class FRUGAL_FLAGGED cuda : public host_side<Host> {
 public:
     using arch = Arch;
     using activations = typename cuda_activations<Activations>::type;

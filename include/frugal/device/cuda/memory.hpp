@@ -15,7 +15,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {
 
 /// One opening of a device: shared by all that lives on it.
-struct context {
+struct FRUGAL_FLAGGED context {
     int index = 0;
     std::uint64_t generation = 0;
     int major = 0, minor = 0;  ///< compute capability
@@ -31,25 +31,25 @@ struct context {
 using context_ref = std::shared_ptr<context>;
 
 namespace detail {
-struct free_device {
+struct FRUGAL_FLAGGED free_device {
     context_ref on;
     void operator()(void* memory) const noexcept {
         if (on != nullptr && !on->lost) (void)cudaFree(memory);
     }
 };
-struct free_pinned {
+struct FRUGAL_FLAGGED free_pinned {
     context_ref on;
     void operator()(void* memory) const noexcept {
         if (on != nullptr && !on->lost) (void)cudaFreeHost(memory);
     }
 };
-struct end_stream {
+struct FRUGAL_FLAGGED end_stream {
     context_ref on;
     void operator()(cudaStream_t stream) const noexcept {
         if (on != nullptr && !on->lost) (void)cudaStreamDestroy(stream);
     }
 };
-struct end_graph {
+struct FRUGAL_FLAGGED end_graph {
     context_ref on;
     void operator()(cudaGraphExec_t graph) const noexcept {
         if (on != nullptr && !on->lost) (void)cudaGraphExecDestroy(graph);
@@ -58,7 +58,7 @@ struct end_graph {
 }  // namespace detail
 
 /// Bytes in the memory of a device, at least 256-byte aligned, contents unspecified.
-class device_memory {
+class FRUGAL_FLAGGED device_memory {
 public:
     device_memory() noexcept = default;
     /// Errors: out_of_memory, device_failed, device_lost.
@@ -85,7 +85,7 @@ private:
 };
 
 /// Bytes of the host that the device copies to and from by itself.
-class pinned_memory {
+class FRUGAL_FLAGGED pinned_memory {
 public:
     pinned_memory() noexcept = default;
     /// Errors: out_of_memory, device_failed, device_lost.
@@ -111,7 +111,7 @@ private:
 };
 
 /// Work that a device does in order.
-class stream {
+class FRUGAL_FLAGGED stream {
 public:
     [[nodiscard]] static result<stream> create(const context_ref& on) {
         stream out;
@@ -137,7 +137,7 @@ private:
 };
 
 /// Work recorded once and started as a whole: what a decode step is replayed from.
-class graph {
+class FRUGAL_FLAGGED graph {
 public:
     graph() noexcept = default;
     /// Records what `work()` queues on the stream, without doing it. `work` returns status and must neither allocate nor wait.

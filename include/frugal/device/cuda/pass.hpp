@@ -21,7 +21,7 @@ namespace device::gpu {
 
 /// Work on one stream. Device: device::cuda<…>, whose policies of activations and prefills products follow.
 template <class Device>
-class pass {
+class FRUGAL_FLAGGED pass {
     using stream_type = gpu::stream;  // a member has its name
 
 public:

@@ -17,7 +17,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {
 
 /// Owns buffers on a device that live and die together; addresses stay. Everything is zeroed. Move-only.
-class room {
+class FRUGAL_FLAGGED room {
 public:
     room(context_ref on, const stream& queue) : on_(std::move(on)), queue_(&queue) {}
 

@@ -22,7 +22,7 @@ namespace device {
 
 /// The tag of a binary: the line of text in its USER_METADATA section (xclbinutil --add-section USER_METADATA:RAW:file), such as
 /// `frugal-tile-matmul 1 tile=q4nx:32x256:5120 tokens=8 activations=bf16 output=f32`.
-struct xrt_tag {
+struct FRUGAL_FLAGGED xrt_tag {
     std::string tile;         ///< name, shape and bytes of the weight tiles
     std::size_t tokens = 0;   ///< rows of activations of one launch
     std::size_t rows = 0;     ///< rows of the weights, whole tiles; 0: any, by instruction stream or argument

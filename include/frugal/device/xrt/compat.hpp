@@ -83,7 +83,7 @@ auto xrt_guarded(std::string_view doing, F&& f) {
 }
 
 /// A binary on a device: what kernels and buffers are made from.
-struct xrt_context {
+struct FRUGAL_FLAGGED xrt_context {
     ::xrt::device device;
     ::xrt::uuid binary;
 #if FRUGAL_XRT_HAS_CONTEXTS

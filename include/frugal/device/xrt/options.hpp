@@ -14,7 +14,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device {
 
 /// A kernel by name, and which of its arguments is what. The defaults are those of kernels built with MLIR-AIE.
-struct xrt_kernel_layout {
+struct FRUGAL_FLAGGED xrt_kernel_layout {
     static constexpr int absent = -1;
 
     std::string name = "MLIR_AIE";
@@ -30,7 +30,7 @@ struct xrt_kernel_layout {
     int columns = absent;            ///< u32, columns of the weights, whole tiles
 };
 
-struct xrt_options {
+struct FRUGAL_FLAGGED xrt_options {
     /// The device program (xclbin): its bytes, or, where there are none, the file to read it from.
     std::vector<char> binary;
     std::string path;

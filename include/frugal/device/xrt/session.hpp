@@ -29,23 +29,23 @@ FRUGAL_NAMESPACE_BEGIN
 namespace device {
 
 namespace detail {
-class xrt_session;
+class FRUGAL_FLAGGED xrt_session;
 
 /// An instruction stream on the device.
-struct xrt_program {
+struct FRUGAL_FLAGGED xrt_program {
     ::xrt::bo words;
     std::uint32_t count = 0;
 };
 
 /// A matrix as the kernel sees it: whole tiles.
-struct xrt_shape {
+struct FRUGAL_FLAGGED xrt_shape {
     std::size_t rows = 0, columns = 0;
     auto operator<=>(const xrt_shape&) const = default;
 };
 }  // namespace detail
 
 /// One packed matrix in device memory. It may outlive its device; it multiplies only in the generation that it was packed in.
-class xrt_image {
+class FRUGAL_FLAGGED xrt_image {
 public:
     /// Bytes of device memory. An image that was moved from has none.
     [[nodiscard]] std::size_t bytes() const noexcept { return held_ ? held_->bytes : 0; }
@@ -78,7 +78,7 @@ namespace detail {
 /// Generations given out in this process.
 inline std::atomic<std::uint64_t> xrt_generations{0};
 
-class xrt_session {
+class FRUGAL_FLAGGED xrt_session {
 public:
     xrt_session(const xrt_session&) = delete;
     xrt_session& operator=(const xrt_session&) = delete;

@@ -37,7 +37,7 @@ namespace device {
 /// Errors of the device: `device_failed` leaves it usable; after `device_lost` every image is gone, `generation()` has changed,
 /// and nothing but `reopen()` helps.
 template <cpu_target Host = cpu<>, quant::tile_format TileFormat = quant::q4nx<>>
-class xrt : public host_side<Host> {
+class FRUGAL_FLAGGED xrt : public host_side<Host> {
 public:
     using host_side<Host>::concurrency;
     using host_side<Host>::counters;

@@ -17,14 +17,14 @@ namespace ops {
 
 /// What one row of queries attends to: the first `visible` keys of `list`, or of the sequence if `list` is null.
 template <class Scalar>
-struct attention_row {
+struct FRUGAL_FLAGGED attention_row {
     const key_value_view<Scalar>* cache = nullptr;  ///< null: nothing
     const std::uint32_t* list = nullptr;            ///< ranks of keys
     std::size_t visible = 0;
 };
 
 /// Heads of an attention. Query head h reads key-value head h / (heads / kv_heads).
-struct attention_heads {
+struct FRUGAL_FLAGGED attention_heads {
     std::size_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
@@ -36,7 +36,7 @@ inline constexpr std::size_t attention_tile_rows = 8;
 /// Consecutive rows over one sequence. A row with a list of its own stands alone: neighbours that choose nine of ten blocks alike
 /// find them in the cache, and gathering once for both could save a seventh of the time at most (a tenth of it per row comes
 /// from memory), while eight such rows see 1.7 times as many keys together as each alone.
-struct attention_rows {
+struct FRUGAL_FLAGGED attention_rows {
     std::size_t first = 0, count = 0, keys = 0;  // keys: the most that a row of the tile sees
 };
 

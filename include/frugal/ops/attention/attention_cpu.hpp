@@ -18,7 +18,7 @@ struct stored_features {
     using element = Scalar;
     static constexpr bool quantised = false;
     static constexpr std::size_t block = 1;  ///< features that are stored together
-    [[nodiscard]] static constexpr std::size_t elements(std::size_t features) noexcept { return features; }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr std::size_t elements(std::size_t features) noexcept { return features; }
 };
 /// … or in the blocks of a quantised format, as bytes. Heads begin with a block.
 template <>
@@ -27,7 +27,7 @@ struct stored_features<quant::q8_0> {
     using element = std::int8_t;
     static constexpr bool quantised = true;
     static constexpr std::size_t block = format::block_size;
-    [[nodiscard]] static constexpr std::size_t elements(std::size_t features) noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr std::size_t elements(std::size_t features) noexcept {
         return features / format::block_size * format::block_bytes;
     }
 };
@@ -69,7 +69,7 @@ namespace detail {
 /// Elements from one copied row of `head_dim` to the next: whole cache lines, and one more, so that rows a power of two long do
 /// not fall on few sets of the first cache. Any register of the row may be read or written whole.
 template <class Scalar>
-[[nodiscard]] constexpr std::size_t attention_stride(std::size_t head_dim) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t attention_stride(std::size_t head_dim) noexcept {
     constexpr std::size_t line = 64 / sizeof(Scalar);
     return (head_dim + line - 1) / line * line + line;
 }
@@ -80,14 +80,14 @@ using attention_copy = std::conditional_t<stored_features<Scalar>::quantised, fl
 
 /// Floats of a partial result: unnormalised output, and in its last cache line the sum of the weights and the greatest score. A
 /// tile has one for each query, in the order [kv_heads][rows][heads].
-[[nodiscard]] constexpr std::size_t attention_partial(std::size_t head_dim) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t attention_partial(std::size_t head_dim) noexcept {
     return detail::attention_stride<float>(head_dim);
 }
 
 /// Floats of room that attend_span needs for so many queries of a tile and a step's values of one head, and for its keys where
 /// both are stored quantised.
 template <class Scalar>
-[[nodiscard]] constexpr std::size_t attention_room(std::size_t queries, std::size_t head_dim) noexcept {
+[[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t attention_room(std::size_t queries, std::size_t head_dim) noexcept {
     using copy = detail::attention_copy<Scalar>;
     const std::size_t rows = stored_features<Scalar>::quantised ? 2 * attention_step : attention_step;
     return queries * detail::attention_stride<float>(head_dim) +
@@ -99,21 +99,21 @@ template <class Scalar>
 /// partial: [queries of the tile][attention_partial(head_dim)]; room: [attention_room<Scalar>(queries, head_dim)]; both aligned
 /// to 64 bytes.
 template <class Isa, class Scalar>
-void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t ahead, float* partial,
-                 float* room);
+FRUGAL_KERNEL void attend_span(const attention_tile<Scalar>& tile, std::size_t begin, std::size_t end, std::size_t ahead,
+                               float* partial, float* room);
 
 /// Merges `count` partial results of a later span into those of the spans before it.
 template <class Isa>
-void merge_attention(float* into, const float* later, std::size_t count, std::size_t head_dim);
+FRUGAL_KERNEL void merge_attention(float* into, const float* later, std::size_t count, std::size_t head_dim);
 
 /// Normalises a tile's partial results into y: row r, query head h of all at y + r * row_stride + h * head_dim. Queries that saw
 /// nothing become 0.
 template <class Isa, class Scalar>
-void finish_attention(const attention_tile<Scalar>& tile, const float* partial, float* y, std::size_t row_stride);
+FRUGAL_KERNEL void finish_attention(const attention_tile<Scalar>& tile, const float* partial, float* y, std::size_t row_stride);
 
 /// y[i] *= sigmoid(gate[i]), i < n.
 template <class Isa>
-void multiply_sigmoid(const float* gate, float* y, std::size_t n);
+FRUGAL_KERNEL void multiply_sigmoid(const float* gate, float* y, std::size_t n);
 
 }  // namespace cpu
 

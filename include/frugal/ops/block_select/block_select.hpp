@@ -24,7 +24,7 @@ namespace ops {
 
 /// Writes the indices of the min(top, scores.size()) best scores to `chosen`, ascending, and returns how many.
 /// O(scores), no scratch. `chosen` holds at least as many.
-inline std::size_t top_indices(std::span<const float> scores, std::size_t top, std::uint32_t* chosen) noexcept {
+FRUGAL_FLAGGED inline std::size_t top_indices(std::span<const float> scores, std::size_t top, std::uint32_t* chosen) noexcept {
     std::size_t count = 0;
     if (scores.size() <= top) {
         for (; count < scores.size(); ++count) chosen[count] = static_cast<std::uint32_t>(count);
@@ -64,7 +64,7 @@ namespace detail {
 /// and so have numbers so small that their scale would not be a normal one. Among NaN or infinities the scale is NaN and all
 /// codes are 0.
 template <class Code>
-float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noexcept {
+FRUGAL_FLAGGED float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noexcept {
     float most = 0;
     bool finite = true;
     for (std::size_t i = 0; i < n; ++i) {
@@ -90,12 +90,12 @@ float encode_codes(const float* from, std::size_t n, int limit, Code* codes) noe
 /// Writes a key of `dim` floats as 8-bit codes and the scale that is returned, the greatest magnitude / 127: scale * code is
 /// within half a scale of the value. A key that holds NaN or an infinity has scale NaN and codes 0: its score is NaN and ranks
 /// last, where in other precisions an infinity could rank first.
-inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* codes) noexcept {
+FRUGAL_FLAGGED inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* codes) noexcept {
     return detail::encode_codes(key, dim, 127, codes);
 }
 
 /// The greatest magnitude of the codes of queries: 16 bits, or fewer where `dim` products with keys' codes would not fit 32.
-[[nodiscard]] constexpr int block_query_limit(std::size_t dim) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr int block_query_limit(std::size_t dim) noexcept {
     const std::size_t limit =
         static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)()) / 127 / std::max<std::size_t>(dim, 1);
     return static_cast<int>(std::min<std::size_t>(limit, (std::numeric_limits<std::int16_t>::max)()));
@@ -104,15 +104,15 @@ inline float encode_block_key(const float* key, std::size_t dim, std::int8_t* co
 /// Writes a row of `heads` queries for keys of 8 bits: as many codes, with one scale, the greatest magnitude / the limit. With up
 /// to 516 features that is a part in 2^15 of the greatest, so each code is off by a part in 2^16 of it: 2^8 times less than those
 /// of keys. A row that holds NaN or an infinity has scale NaN, and so have all its scores.
-inline block_queries<std::int8_t> encode_block_queries(const float* q, std::size_t heads, std::size_t dim,
-                                                       std::int16_t* codes) noexcept {
+FRUGAL_FLAGGED inline block_queries<std::int8_t> encode_block_queries(const float* q, std::size_t heads, std::size_t dim,
+                                                                      std::int16_t* codes) noexcept {
     return {codes, detail::encode_codes(q, heads * dim, block_query_limit(dim), codes)};
 }
 
 /// Which part of `reference` is in `chosen`; both ascending, as select_blocks writes them. 1 for an empty reference.
 /// The measure of a selection by keys of less precision against that by f32 keys.
-[[nodiscard]] inline double selection_recall(std::span<const std::uint32_t> reference,
-                                             std::span<const std::uint32_t> chosen) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline double selection_recall(std::span<const std::uint32_t> reference,
+                                                            std::span<const std::uint32_t> chosen) noexcept {
     std::size_t found = 0;
     for (std::size_t i = 0, j = 0; i < reference.size() && j < chosen.size();) {
         const std::uint32_t wanted = reference[i], have = chosen[j];
@@ -125,7 +125,7 @@ inline block_queries<std::int8_t> encode_block_queries(const float* q, std::size
 
 /// The blocks that one row of queries may choose from: the first `complete` of `blocks`.
 template <class Scalar>
-struct block_row {
+struct FRUGAL_FLAGGED block_row {
     const block_key_view<Scalar>* blocks = nullptr;
     std::size_t complete = 0;
 };
@@ -133,7 +133,7 @@ struct block_row {
 namespace detail {
 
 /// The best blocks of one row among those scanned, ascending by index, and others not yet dropped.
-struct best_blocks {
+struct FRUGAL_FLAGGED best_blocks {
     ranked_block* kept = nullptr;
     std::size_t count = 0;
     ranked_block threshold = 0;  ///< the top-th best so far; 0: there are fewer
@@ -152,12 +152,12 @@ inline void drop_beyond(best_blocks& best, std::size_t top, ranked_block* other)
 }
 
 /// Consecutive rows over the same block keys, which a thread reads once for all of them.
-struct row_group {
+struct FRUGAL_FLAGGED row_group {
     std::size_t first = 0, count = 0, complete = 0;  ///< complete: the most of any row
 };
 
 /// How select_blocks cuts its work: rows into groups, and where these are fewer than the threads, their blocks into parts.
-struct selection_plan {
+struct FRUGAL_FLAGGED selection_plan {
     static constexpr std::size_t piece = 128;  ///< blocks that a group's rows score one after the other
     static constexpr std::size_t least_part = 512;
     std::size_t group_rows = 1, groups = 0, cuts = 1;

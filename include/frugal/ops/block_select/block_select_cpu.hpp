@@ -33,7 +33,8 @@ struct block_key_view<std::int8_t> {
 template <class Scalar>
 struct block_queries {
     const float* values = nullptr;
-    constexpr block_queries(const float* from) noexcept : values(from) {}  // NOLINT: implicit, as the floats are all there is
+    FRUGAL_ALWAYS_INLINE constexpr block_queries(const float* from) noexcept
+        : values(from) {}  // NOLINT: implicit, as the floats are all there is
 };
 /// … or, with keys of 8 bits, codes with one scale. ops::encode_block_queries makes both.
 template <>
@@ -76,16 +77,17 @@ namespace cpu {
 /// Scalar: float, half, bfloat16, or std::int8_t, whose products of codes are summed as integers, exactly, and multiplied by
 /// both scales. The bits of a score depend on the queries and its block alone.
 template <class Isa, class Scalar>
-void score_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
-                  const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end, float* scores);
+FRUGAL_KERNEL void score_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
+                                const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end,
+                                float* scores);
 
 /// Scores the same blocks and appends, ascending, those that rank above `threshold` (0: all of them) to kept[count …], which
 /// has room for end - begin. Returns the new count. end <= 2^32 - 1. Keys up to block `prefetch_end` may be fetched ahead; 0
 /// where they have just been read.
 template <class Isa, class Scalar>
-std::size_t keep_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
-                        const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end,
-                        std::size_t prefetch_end, std::uint64_t threshold, std::uint64_t* kept, std::size_t count);
+FRUGAL_KERNEL std::size_t keep_blocks(std::type_identity_t<block_queries<Scalar>> q, std::size_t heads, std::size_t dim,
+                                      const block_key_view<Scalar>& blocks, float divisor, std::size_t begin, std::size_t end,
+                                      std::size_t prefetch_end, std::uint64_t threshold, std::uint64_t* kept, std::size_t count);
 
 }  // namespace cpu
 

@@ -22,7 +22,7 @@ struct conv1d_taps {
     const float* weights;  // of the strip's first channel, channel by channel
     std::size_t kernel, strip;
 
-    [[nodiscard]] static constexpr std::size_t strip_of(std::size_t kernel) noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE static constexpr std::size_t strip_of(std::size_t kernel) noexcept {
         return kernel >= most ? conv1d_tile : room / kernel / conv1d_tile * conv1d_tile;
     }
 

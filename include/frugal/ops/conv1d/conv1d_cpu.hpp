@@ -14,8 +14,9 @@ inline constexpr std::size_t conv1d_tile = 64;
 
 /// Channels channel_begin … channel_end - 1 of ops::causal_conv1d, outputs first, then the state.
 template <class Isa, class Activation>
-void causal_conv1d_channels(matrix_view<const float> x, const float* w, std::size_t kernel, std::size_t dilation,
-                            matrix_view<float> state, matrix_view<float> y, std::size_t channel_begin, std::size_t channel_end);
+FRUGAL_KERNEL void causal_conv1d_channels(matrix_view<const float> x, const float* w, std::size_t kernel, std::size_t dilation,
+                                          matrix_view<float> state, matrix_view<float> y, std::size_t channel_begin,
+                                          std::size_t channel_end);
 
 }  // namespace ops::cpu
 

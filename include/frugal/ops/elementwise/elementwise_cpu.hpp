@@ -10,15 +10,15 @@ namespace ops::cpu {
 
 /// y[i] = silu(gate[i]) * up[i], i < n; y may be gate or up.
 template <class Isa>
-void swiglu(const float* gate, const float* up, float* y, std::size_t n);
+FRUGAL_KERNEL void swiglu(const float* gate, const float* up, float* y, std::size_t n);
 
 /// y[i] += x[i], i < n.
 template <class Isa>
-void add(const float* x, float* y, std::size_t n);
+FRUGAL_KERNEL void add(const float* x, float* y, std::size_t n);
 
 /// y[i] += scale * x[i], i < n.
 template <class Isa>
-void add_scaled(float scale, const float* x, float* y, std::size_t n);
+FRUGAL_KERNEL void add_scaled(float scale, const float* x, float* y, std::size_t n);
 
 }  // namespace ops::cpu
 

@@ -13,8 +13,8 @@ namespace ops::cpu {
 
 /// y[i] = decoded row rows[i] of the table, begin <= i < end; row i if `rows` is null. Every rows[i] must be a row of the table.
 template <class Isa, class Format>
-void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y, std::size_t begin,
-                    std::size_t end);
+FRUGAL_KERNEL void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y,
+                                  std::size_t begin, std::size_t end);
 
 }  // namespace ops::cpu
 

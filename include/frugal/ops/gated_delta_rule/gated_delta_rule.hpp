@@ -19,7 +19,7 @@ namespace ops {
 namespace detail {
 
 template <class Scan>
-[[nodiscard]] constexpr std::size_t delta_rule_part_scratch(const delta_rule_dims& dims) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t delta_rule_part_scratch(const delta_rule_dims& dims) noexcept {
     std::size_t floats = 0;
     if constexpr (std::same_as<Scan, scan::recurrent>)
         floats = ops::cpu::delta_rule_recurrent_scratch(dims.key_dim);

@@ -19,9 +19,9 @@ namespace detail {
 /// Two running sums a column, over the even and the odd key features, keep the multipliers busy. Where Ahead, as many
 /// floats from `ahead` on come from memory meanwhile.
 template <class Isa, std::size_t Registers, bool Ahead>
-FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const float* q, const float* k, const float* v,
-                                     float decay, float beta, std::size_t key_dim, float scale, float* out,
-                                     [[maybe_unused]] const float* ahead) noexcept {
+FRUGAL_KERNEL FRUGAL_ALWAYS_INLINE void delta_step(float* state, std::size_t stride, const float* q, const float* k,
+                                                   const float* v, float decay, float beta, std::size_t key_dim, float scale,
+                                                   float* out, [[maybe_unused]] const float* ahead) noexcept {
     using vec = simd::vec<Isa>;
     constexpr std::size_t width = simd::width<Isa>;
     const vec decays = simd::broadcast<Isa>(decay);

@@ -93,8 +93,10 @@ struct delta_rule_dims {
     std::size_t key_heads = 0, value_heads = 0;  ///< value_heads is a multiple of key_heads
     std::size_t key_dim = 0, value_dim = 0;      ///< features of a query/key head and of a value head
 
-    [[nodiscard]] constexpr std::size_t state_size() const noexcept { return value_heads * key_dim * value_dim; }
-    friend bool operator==(const delta_rule_dims&, const delta_rule_dims&) = default;
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t state_size() const noexcept {
+        return value_heads * key_dim * value_dim;
+    }
+    FRUGAL_ALWAYS_INLINE friend bool operator==(const delta_rule_dims&, const delta_rule_dims&) = default;
 };
 
 /// Copies a state from one layout into another. Both spans hold dims.state_size() floats and do not overlap.

@@ -10,15 +10,16 @@ namespace ops::cpu {
 
 /// x[i] = silu(x[i] / divisor), i < n.
 template <class Isa>
-void divided_silu(float divisor, float* x, std::size_t n);
+FRUGAL_KERNEL void divided_silu(float divisor, float* x, std::size_t n);
 
 /// x[i] = 2 * sigmoid(x[i] / divisor), i < n.
 template <class Isa>
-void divided_double_sigmoid(float divisor, float* x, std::size_t n);
+FRUGAL_KERNEL void divided_double_sigmoid(float divisor, float* x, std::size_t n);
 
 /// y[i] = mean over s < streams of sigmoid(gate[s * hidden + i]) * x[s * hidden + i], for i < n. Streams are added in order.
 template <class Isa>
-void gated_stream_mean(const float* gate, const float* x, std::size_t streams, std::size_t hidden, float* y, std::size_t n);
+FRUGAL_KERNEL void gated_stream_mean(const float* gate, const float* x, std::size_t streams, std::size_t hidden, float* y,
+                                     std::size_t n);
 
 }  // namespace ops::cpu
 

@@ -23,17 +23,17 @@ namespace detail {
 
 /// Floats that prepared rows lie apart, those of `padded` columns included: products read some rows side by side, and where
 /// rows are a multiple of a cache line apart, the same column of each lies in the same bank of the cache, if not in the same set.
-[[nodiscard]] constexpr std::size_t spread_stride(std::size_t padded) noexcept { return padded + 18; }
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t spread_stride(std::size_t padded) noexcept { return padded + 18; }
 
 /// Whether rows are copied so that they lie spread: a few rows are not worth it.
-[[nodiscard]] constexpr bool spreads_rows(std::size_t rows, std::size_t stride) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr bool spreads_rows(std::size_t rows, std::size_t stride) noexcept {
     return rows >= 16 && stride % 16 == 0;
 }
 
 }  // namespace detail
 
 /// Floats of scratch that prepare_activations takes for x [rows, cols], at most.
-[[nodiscard]] constexpr std::size_t prepared_scratch(std::size_t rows, std::size_t cols) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t prepared_scratch(std::size_t rows, std::size_t cols) noexcept {
     const std::size_t groups = (cols + quant::panel_group - 1) / quant::panel_group;
     // A copy filled up with zeros, and what takes more of codes with scale and sums (10 floats a group) and bfloat16 with a sum.
     return rows * (detail::spread_stride(groups * quant::panel_group) + groups * (quant::panel_group / 2 + 1)) + 64;

@@ -27,7 +27,7 @@ struct prepared_activations {
     const float* sums = nullptr;
 
     /// Rows first … first + count - 1.
-    [[nodiscard]] prepared_activations rows_range(std::size_t first, std::size_t count) const noexcept {
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE prepared_activations rows_range(std::size_t first, std::size_t count) const noexcept {
         prepared_activations out = *this;
         out.rows = count;
         if (values != nullptr) out.values += first * stride;
@@ -55,12 +55,13 @@ namespace cpu {
 
 /// Quantises rows row_begin … row_end - 1 of x.values by the rule of quant::q8_activation<32>.
 template <class Isa>
-void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* scales, std::int16_t* sums, std::size_t row_begin,
-                   std::size_t row_end);
+FRUGAL_KERNEL void quantize_rows(const prepared_activations& x, std::int8_t* codes, float* scales, std::int16_t* sums,
+                                 std::size_t row_begin, std::size_t row_end);
 
 /// Rounds rows row_begin … row_end - 1 of x.values to bfloat16, magnitudes below 2^-126 to 0; `sums`: of 32 rounded columns.
 template <class Isa>
-void round_rows(const prepared_activations& x, bfloat16* rounded, float* sums, std::size_t row_begin, std::size_t row_end);
+FRUGAL_KERNEL void round_rows(const prepared_activations& x, bfloat16* rounded, float* sums, std::size_t row_begin,
+                              std::size_t row_end);
 
 }  // namespace cpu
 }  // namespace ops

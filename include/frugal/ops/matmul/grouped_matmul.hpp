@@ -16,7 +16,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// y[t][r] = sum over c of w[r][c] * x[t][c]; x: [tokens, w.cols], made ready by prepare_activations; y: [tokens, w.rows].
-struct matmul_product {
+struct FRUGAL_FLAGGED matmul_product {
     quant::weight_view w;
     prepared_activations x;
     matrix_view<float> y;

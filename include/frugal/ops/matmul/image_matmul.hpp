@@ -18,7 +18,7 @@ namespace ops {
 
 /// One matrix of an image times activations that prepare_activations made ready.
 /// y[t][r] = sum over c of w[r][c] * x[t][c]. x: [tokens, w.cols], y: [tokens, w.rows].
-struct image_product {
+struct FRUGAL_FLAGGED image_product {
     quant::panel_view w;
     prepared_activations x;
     matrix_view<float> y;

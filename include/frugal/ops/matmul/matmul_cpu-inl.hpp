@@ -75,8 +75,8 @@ struct no_tiles {};
 
 /// One panel times all rows of x, in integers.
 template <class Isa, class Layout, class Tiles>
-FRUGAL_ALWAYS_INLINE void multiply_codes(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
-                                         std::size_t row, std::size_t rows, float* sums) {
+FRUGAL_KERNEL FRUGAL_ALWAYS_INLINE void multiply_codes(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
+                                                       std::size_t row, std::size_t rows, float* sums) {
     using kind = typename Layout::kind;
     if (rows == 1) return multiply_codes_by_row<Isa, Layout>(panel, x, row, sums);
     code_groups w;
@@ -158,8 +158,8 @@ FRUGAL_ALWAYS_INLINE void multiply_floats_by_row(const std::byte* panel, const p
 
 /// One panel times all rows of x, in f32.
 template <class Isa, class Layout>
-FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared_activations& x, std::size_t row,
-                                          std::size_t rows, float* sums) {
+FRUGAL_KERNEL FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared_activations& x, std::size_t row,
+                                                        std::size_t rows, float* sums) {
     if (rows == 1) return multiply_floats_by_row<Isa, Layout>(panel, x, row, sums);
     float_groups w;
     for (std::size_t first = 0; first < x.groups; first += float_groups::most) {
@@ -173,8 +173,8 @@ FRUGAL_ALWAYS_INLINE void multiply_floats(const std::byte* panel, const prepared
 
 /// One panel times all rows of x, in bfloat16.
 template <class Isa, class Layout, class Tiles>
-FRUGAL_ALWAYS_INLINE void multiply_pairs(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
-                                         std::size_t row, std::size_t rows, float* sums) {
+FRUGAL_KERNEL FRUGAL_ALWAYS_INLINE void multiply_pairs(const Tiles& tiles, const std::byte* panel, const prepared_activations& x,
+                                                       std::size_t row, std::size_t rows, float* sums) {
     using scaling = pair_scaling<Layout>;
     constexpr std::size_t groups = Layout::columns / quant::panel_group;
     // What is not AMX must give its bits: it knows no denormal numbers.

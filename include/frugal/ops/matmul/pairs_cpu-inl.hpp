@@ -146,8 +146,8 @@ FRUGAL_ALWAYS_INLINE void add_offset_sums(const float* offsets, float sum,
 
 /// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x.
 template <class Isa, class Scaling, std::size_t Tokens>
-void pair_tile(const pair_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
-               float* sums) {
+FRUGAL_KERNEL void pair_tile(const pair_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
+                             std::size_t first, float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width, run_pairs = Scaling::run / 2;
     simd::vec<Isa> total[Tokens][registers];
     for (std::size_t t = 0; t < Tokens; ++t)
@@ -175,8 +175,8 @@ void pair_tile(const pair_groups& w, std::size_t count, const prepared_activatio
 
 /// pair_tile for 16 rows of x, by a unit that gives 16 x 16 sums at once (device/cpu/amx.hpp): the same bits.
 template <class Isa, class Scaling, class Tiles>
-void pair_block(const Tiles& tiles, const pair_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
-                std::size_t first, float* sums) {
+FRUGAL_KERNEL void pair_block(const Tiles& tiles, const pair_groups& w, std::size_t count, const prepared_activations& x,
+                              std::size_t row, std::size_t first, float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width, rows = 16;
     constexpr std::size_t run_pairs = Scaling::run / 2;
     const std::size_t stride = x.groups * quant::panel_group;

@@ -102,8 +102,8 @@ FRUGAL_ALWAYS_INLINE void add_code_group(const std::uint8_t* codes, const quant:
 
 /// sums[t][r] += the product of `count` groups from `first` on with rows `row` … `row` + Tokens - 1 of x, in integers.
 template <class Isa, class Kind, bool HasOffsets, std::size_t Tokens>
-void code_tile(const code_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
-               float* sums) {
+FRUGAL_KERNEL void code_tile(const code_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
+                             std::size_t first, float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     const code_rows<Tokens> rows(x, row, first);
     simd::vec<Isa> total[Tokens][registers];
@@ -117,8 +117,8 @@ void code_tile(const code_groups& w, std::size_t count, const prepared_activatio
 
 /// code_tile for 16 rows of x, by a unit that gives 16 x 16 dot products at once (device/cpu/amx.hpp): the same bits.
 template <class Isa, class Kind, bool HasOffsets, class Tiles>
-void code_block(const Tiles& tiles, const code_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
-                std::size_t first, float* sums) {
+FRUGAL_KERNEL void code_block(const Tiles& tiles, const code_groups& w, std::size_t count, const prepared_activations& x,
+                              std::size_t row, std::size_t first, float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width, rows = 16;
     const std::size_t stride = x.groups * quant::panel_group;
     const std::int8_t* const codes = x.codes + row * stride + first * quant::panel_group;
@@ -179,8 +179,8 @@ FRUGAL_ALWAYS_INLINE void add_float_group(const float (&w)[quant::panel_group][q
 
 /// code_tile in f32.
 template <class Isa, std::size_t Tokens>
-void float_tile(const float_groups& w, std::size_t count, const prepared_activations& x, std::size_t row, std::size_t first,
-                float* sums) {
+FRUGAL_KERNEL void float_tile(const float_groups& w, std::size_t count, const prepared_activations& x, std::size_t row,
+                              std::size_t first, float* sums) {
     constexpr std::size_t width = simd::width<Isa>, registers = quant::panel_rows / width;
     simd::vec<Isa> total[Tokens][registers];
     for (std::size_t t = 0; t < Tokens; ++t)

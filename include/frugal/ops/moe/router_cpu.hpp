@@ -13,8 +13,8 @@ namespace ops::cpu {
 /// `probabilities` is scratch of `experts` floats and may be `logits`; `index` and `weight` receive top_k entries in that
 /// order. With `renormalise` the weights are divided by their sum. False, with the outputs unspecified, if a logit is not finite.
 template <class Isa>
-[[nodiscard]] bool route_row(const float* logits, std::size_t experts, std::size_t top_k, bool renormalise, float* probabilities,
-                             std::int32_t* index, float* weight);
+[[nodiscard]] FRUGAL_KERNEL bool route_row(const float* logits, std::size_t experts, std::size_t top_k, bool renormalise,
+                                           float* probabilities, std::int32_t* index, float* weight);
 
 }  // namespace ops::cpu
 

@@ -16,7 +16,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// From what the constants of one n-gram module are derived.
-struct ngram_hash_parameters {
+struct FRUGAL_FLAGGED ngram_hash_parameters {
     std::size_t ngram_size = 0;       ///< longest n-gram; orders 2 … ngram_size
     std::size_t heads_per_ngram = 0;  ///< tables for each order
     std::int64_t vocabulary = 0, eos = 0;
@@ -27,7 +27,7 @@ struct ngram_hash_parameters {
 
 /// Constants of one n-gram module. Head h of order n covers table rows head_offsets[h] … + head_sizes[h] - 1;
 /// heads are ordered by n-gram order, then head.
-struct ngram_hash {
+struct FRUGAL_FLAGGED ngram_hash {
     std::size_t ngram_size = 0, heads_per_ngram = 0;
     std::int64_t vocabulary = 0, eos = 0;
     std::vector<std::uint64_t> multipliers;               ///< [ngram_size]
@@ -78,14 +78,14 @@ namespace detail {
 inline constexpr std::uint64_t splitmix_gamma = 0x9E3779B97F4A7C15u;
 
 /// One step of SplitMix64 (Steele, Lea and Flood 2014) from state x.
-[[nodiscard]] constexpr std::uint64_t splitmix64(std::uint64_t x) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::uint64_t splitmix64(std::uint64_t x) noexcept {
     x += splitmix_gamma;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-[[nodiscard]] constexpr bool is_prime(std::uint64_t n) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr bool is_prime(std::uint64_t n) noexcept {
     if (n < 4) return n >= 2;
     if (n % 2 == 0) return false;
     for (std::uint64_t d = 3; d <= n / d; d += 2)

@@ -11,8 +11,8 @@ namespace ops::cpu {
 /// For each stream s of one token: a = sum(key[s] * query[s]) / sqrt(hidden), g = sign(a) * sqrt(max(|a|, 1e-6)) with
 /// sign(0) = 0, and out[s] = sigmoid(g) * value. key, query, out: [streams][hidden]; value: [hidden]. `out` may be key.
 template <class Isa>
-void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams, std::size_t hidden,
-                    float* out);
+FRUGAL_KERNEL void ngram_gate_row(const float* key, const float* query, const float* value, std::size_t streams,
+                                  std::size_t hidden, float* out);
 
 }  // namespace ops::cpu
 

@@ -18,7 +18,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// Rows 0, 1, … lie in the first shard, then in the second, …; shards may differ in length and format, not in row length.
-class row_table {
+class FRUGAL_FLAGGED row_table {
 public:
     /// Where a row lies.
     struct place {

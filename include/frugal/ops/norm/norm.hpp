@@ -24,7 +24,9 @@ namespace detail {
 }
 
 /// Rows that make a task worth its start.
-[[nodiscard]] constexpr std::size_t norm_grain(std::size_t cols) noexcept { return cols >= 16384 ? 1 : 16384 / (cols + 1) + 1; }
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t norm_grain(std::size_t cols) noexcept {
+    return cols >= 16384 ? 1 : 16384 / (cols + 1) + 1;
+}
 
 }  // namespace detail
 

@@ -40,18 +40,18 @@ namespace cpu {
 /// y[r][c] = x[r][c] / sqrt(mean of x² over the group of c + eps) * factor(w[c]) for row_begin <= r < row_end.
 /// `group` divides x.cols(). x and y may be the same memory.
 template <class Isa, class NormWeight>
-void rms_norm_rows(matrix_view<const float> x, const float* w, std::size_t group, float eps, matrix_view<float> y,
-                   std::size_t row_begin, std::size_t row_end);
+FRUGAL_KERNEL void rms_norm_rows(matrix_view<const float> x, const float* w, std::size_t group, float eps, matrix_view<float> y,
+                                 std::size_t row_begin, std::size_t row_end);
 
 /// y[r][c] = x[r][c] / sqrt(sum of x² over the group of c + eps). x and y may be the same memory.
 template <class Isa>
-void l2_norm_rows(matrix_view<const float> x, std::size_t group, float eps, matrix_view<float> y, std::size_t row_begin,
-                  std::size_t row_end);
+FRUGAL_KERNEL void l2_norm_rows(matrix_view<const float> x, std::size_t group, float eps, matrix_view<float> y,
+                                std::size_t row_begin, std::size_t row_end);
 
 /// y[r][c] = x[r][c] / sqrt(mean of row x² + eps) * w[c] * Gate::apply(gate[r][c]). y may be the same memory as x or gate.
 template <class Isa, class Gate>
-void gated_rms_norm_rows(matrix_view<const float> x, matrix_view<const float> gate, const float* w, float eps,
-                         matrix_view<float> y, std::size_t row_begin, std::size_t row_end);
+FRUGAL_KERNEL void gated_rms_norm_rows(matrix_view<const float> x, matrix_view<const float> gate, const float* w, float eps,
+                                       matrix_view<float> y, std::size_t row_begin, std::size_t row_end);
 
 }  // namespace cpu
 

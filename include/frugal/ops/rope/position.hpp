@@ -12,7 +12,7 @@ namespace ops {
 /// Rotary position of one token. For text all three are the token's index.
 struct rope_position {
     std::int32_t temporal = 0, height = 0, width = 0;
-    friend auto operator<=>(const rope_position&, const rope_position&) = default;
+    FRUGAL_ALWAYS_INLINE friend auto operator<=>(const rope_position&, const rope_position&) = default;
 };
 
 }  // namespace ops

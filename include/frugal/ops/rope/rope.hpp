@@ -22,7 +22,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// Frequencies of a model's rotary embedding, and which position component each of them takes.
-struct rope_table {
+struct FRUGAL_FLAGGED rope_table {
     std::size_t rotary_dim = 0;     ///< leading features of a head that are rotated; even
     std::vector<float> inv_freq;    ///< [rotary_dim / 2]
     std::array<int, 3> sections{};  ///< frequencies of the components temporal, height, width; all 0: temporal alone

@@ -20,7 +20,7 @@ enum class rope_scaling_kind : std::uint8_t {
 };
 
 /// Settled; the default changes nothing.
-struct rope_scaling {
+struct FRUGAL_FLAGGED rope_scaling {
     rope_scaling_kind kind = rope_scaling_kind::none;
     double factor = 1;            ///< by how much the context is longer; positive
     double original_context = 0;  ///< yarn: tokens of the context before
@@ -52,7 +52,7 @@ struct rope_scaling {
 }
 
 /// The settings as a file has them; what it does not say stays empty.
-struct rope_scaling_settings {
+struct FRUGAL_FLAGGED rope_scaling_settings {
     std::string_view type = "none";  ///< "none", "default", "linear", "yarn"; others are refused
     std::optional<double> factor = {}, original_context = {};
     std::optional<double> beta_fast = {}, beta_slow = {};

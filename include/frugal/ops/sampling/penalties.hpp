@@ -19,14 +19,14 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// What is added to one token's logit; minus infinity rules the token out.
-struct token_bias {
+struct FRUGAL_FLAGGED token_bias {
     std::int32_t token = 0;
     float bias = 0;
 };
 
 /// The formulas are llama.cpp's. First every bias is added. Then a token that is `count` times among the last_n newest has its
 /// logit divided by `repeat`, or multiplied by it where it is not above 0, less count * frequency + presence.
-struct penalty_options {
+struct FRUGAL_FLAGGED penalty_options {
     float repeat = 1.0f;               ///< above 0; 1: none
     float presence = 0.0f;             ///< 0: none; negative numbers favour what has come
     float frequency = 0.0f;            ///< the same, for each time
@@ -52,7 +52,7 @@ struct penalty_options {
 }
 
 /// Penalties of one text: remembers its newest tokens.
-class penalties {
+class FRUGAL_FLAGGED penalties {
 public:
     penalties() = default;
     /// Errors: invalid_argument.

@@ -9,7 +9,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops {
 
 /// SplitMix64 (Steele, Lea and Flood 2014). The whole state is one number.
-class random_generator {
+class FRUGAL_FLAGGED random_generator {
 public:
     explicit constexpr random_generator(std::uint64_t seed = 0) noexcept : state_(seed) {}
 

@@ -74,7 +74,7 @@ namespace detail {
 inline constexpr std::size_t screened_logits = 16;
 
 /// Whether one of screened_logits logits from here on is greater.
-[[nodiscard]] inline bool any_greater(const float* logits, float than) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline bool any_greater(const float* logits, float than) noexcept {
     using isa = isa::baseline;
     const simd::vec<isa> limit = simd::broadcast<isa>(than);
     auto found = simd::load<isa>(logits) > limit;
@@ -94,7 +94,7 @@ inline constexpr std::size_t screened_logits = 16;
     return static_cast<std::int64_t>(id);
 }
 
-struct sampling_options {
+struct FRUGAL_FLAGGED sampling_options {
     float temperature = 1.0f;  ///< logits are divided by it; 0 = greedy
     std::size_t top_k = 0;     ///< only the k most probable tokens; 0 = all
     float top_p = 1.0f;        ///< of those, the fewest most probable that together reach this share; 1 = all
@@ -117,7 +117,7 @@ struct sampling_options {
 
 /// Draws tokens. Equal options and equal logits give equal tokens, whatever the compiler and standard library (as far as
 /// its `exp` agrees). Tokens are ordered by logit, then by id, so equal logits are cut the same way every time.
-class sampler {
+class FRUGAL_FLAGGED sampler {
 public:
     sampler() = default;
     /// Errors: invalid_argument.

@@ -58,7 +58,7 @@ FRUGAL_ALWAYS_INLINE void bounded_multiples(const float* in, float base, float i
 
 /// For each x = index / 1024 the set of steps n, as bits 1 … 15, for which x is a multiple of 1 / n (no multiple lies near the
 /// border between two indices).
-struct step_sets {
+struct FRUGAL_FLAGGED step_sets {
     std::uint16_t at[1025] = {};
     constexpr step_sets() noexcept {
         for (unsigned n = 1; n <= 15; ++n)
