@@ -1,6 +1,7 @@
 #pragma once
-/// The one list of the library's formats: code, kernels, tests and benchmarks are generated from it.
-/// A new format = one file in quant/formats/ and one line here (its include and its X).
+/// The library's formats: code, kernels, tests and benchmarks are generated from the list in quant/compiled.hpp.
+/// A new format = one file in quant/formats/, its include here and its line there.
+#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/formats/bf16.hpp"
 #include "frugal/quant/formats/f16.hpp"
 #include "frugal/quant/formats/f32.hpp"
@@ -16,23 +17,6 @@
 #include "frugal/quant/formats/q6_k.hpp"
 #include "frugal/quant/formats/q8_0.hpp"
 #include "frugal/quant/list.hpp"
-
-/// X(format): every format of the library.
-#define FRUGAL_FORMATS(X) \
-    X(f32)                \
-    X(f16)                \
-    X(bf16)               \
-    X(q8_0)               \
-    X(q4_0)               \
-    X(q4_1)               \
-    X(q5_0)               \
-    X(q5_1)               \
-    X(q4_k)               \
-    X(q5_k)               \
-    X(q6_k)               \
-    X(iq4_nl)             \
-    X(iq4_xs)             \
-    X(mxfp4)
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -6,6 +6,7 @@
 
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/embedding/embedding_cpu.hpp"
+#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -29,6 +30,7 @@ template <quant::format_list Formats, device::cpu_target Device>
     if (rows.empty() || table.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, rows.size() * table.row_bytes);
     return quant::visit<Formats>(table.type, [&]<class Format>(type_tag<Format>) {
+        FRUGAL_REQUIRE_KERNELS(Format);
         dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) {
             ops::cpu::embedding_rows<typename Device::isa, Format>(table, rows.data(), y, begin, end);
         });
@@ -45,6 +47,7 @@ template <quant::format_list Formats, device::cpu_target Device>
     if (w.rows == 0 || w.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, w.bytes());
     return quant::visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) {
+        FRUGAL_REQUIRE_KERNELS(Format);
         dev.run_ranges(w.rows, 8, [&](std::size_t begin, std::size_t end) {
             ops::cpu::embedding_rows<typename Device::isa, Format>(w, nullptr, y, begin, end);
         });

@@ -7,6 +7,7 @@
 #include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
 #include "frugal/ops/matmul/panel_runs.hpp"
+#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
@@ -61,6 +62,7 @@ template <quant::format_list Formats, device::cpu_target Device>
                            const matmul_product& p = products[i];
                            // The type was looked up above, so this cannot fail.
                            (void)quant::visit<Formats>(p.w.type, [&]<class Format>(type_tag<Format>) {
+                               FRUGAL_REQUIRE_KERNELS(Format);
                                ops::cpu::matmul_rows<typename Device::isa, Format, device::activations_of<Device>>(
                                    p.w, p.x, p.y, first, last, room.row(task));
                            });

@@ -8,6 +8,7 @@
 #include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
 #include "frugal/ops/matmul/panel_runs.hpp"
+#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/panels.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
@@ -54,6 +55,7 @@ template <device::image_target Device, class Product>
         const image_product p = product(i);
         // The type was in the list when the image was packed, so this cannot fail.
         (void)quant::visit<typename Device::image_formats>(p.w.type, [&]<class Format>(type_tag<Format>) {
+            FRUGAL_REQUIRE_KERNELS(Format);
             ops::cpu::matmul_panels<typename Device::isa, Format, device::activations_of<Device>>(p.w, p.x, p.y, first, last,
                                                                                                   room.row(task));
         });

@@ -10,6 +10,7 @@
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/embedding/embedding_cpu.hpp"
+#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -83,6 +84,7 @@ template <quant::format_list Formats, device::cpu_target Device>
             const auto row = static_cast<std::int64_t>(at.row);
             // The type was looked up above, so this cannot fail.
             (void)quant::visit<Formats>(shard.type, [&]<class Format>(type_tag<Format>) {
+                FRUGAL_REQUIRE_KERNELS(Format);
                 ops::cpu::embedding_rows<typename Device::isa, Format>(shard, &row, y.rows_range(i, 1), 0, 1);
             });
         }
