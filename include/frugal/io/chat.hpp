@@ -47,7 +47,7 @@ struct FRUGAL_FLAGGED reasoned_answer {
 };
 
 /// `text` without white space at either end, as Python's str.strip has it.
-[[nodiscard]] inline std::string_view trim_white_space(std::string_view text) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string_view trim_white_space(std::string_view text) noexcept {
     const auto is_space = [](char32_t c) {
         return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
                (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;

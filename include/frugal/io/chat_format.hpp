@@ -44,7 +44,7 @@ namespace detail {
 
 /// The statements of a template, each with its kind in front ('%' or '='), white space outside of quotes single. Nothing where
 /// the template prints text of its own outside of statements.
-[[nodiscard]] inline std::optional<std::vector<std::string>> template_statements(std::string_view text) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::optional<std::vector<std::string>> template_statements(std::string_view text) {
     std::vector<std::string> out;
     const auto blank = [](std::string_view part) { return part.find_first_not_of(" \t\r\n") == std::string_view::npos; };
     while (!text.empty()) {
@@ -91,7 +91,7 @@ struct FRUGAL_FLAGGED template_parts {
 };
 
 /// The statement that ends the block or branch begun by statement `i`; with `branch`, the next branch ends it too.
-[[nodiscard]] inline std::size_t end_of_block(const std::vector<std::string>& statements, std::size_t i, bool branch) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t end_of_block(const std::vector<std::string>& statements, std::size_t i, bool branch) {
     std::size_t depth = 1;
     while (++i < statements.size()) {
         const std::string& line = statements[i];
@@ -136,7 +136,7 @@ struct FRUGAL_FLAGGED template_parts {
 }
 
 /// FNV-1a, 64 bits.
-[[nodiscard]] constexpr std::uint64_t fingerprint_of(std::string_view text) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::uint64_t fingerprint_of(std::string_view text) noexcept {
     std::uint64_t hash = 0xCBF29CE484222325u;
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
     return hash;

@@ -55,7 +55,7 @@ struct FRUGAL_FLAGGED gguf_tensor {
 };
 
 /// How the name of part `number` (counted from 0) of `count` ends.
-[[nodiscard]] inline std::string gguf_part_ending(std::uint32_t number, std::uint32_t count) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string gguf_part_ending(std::uint32_t number, std::uint32_t count) {
     const auto five_digits = [](std::uint32_t value) {
         const std::string digits = concat(value);
         return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
@@ -64,7 +64,7 @@ struct FRUGAL_FLAGGED gguf_tensor {
 }
 
 /// The path of another part of the model whose one part is at `path`.
-[[nodiscard]] inline std::string gguf_part_name(const std::string& path, std::uint32_t number, std::uint32_t count) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string gguf_part_name(const std::string& path, std::uint32_t number, std::uint32_t count) {
     const std::string ending = gguf_part_ending(number, count);
     return path.substr(0, path.size() - (std::min)(path.size(), ending.size())) + ending;
 }

@@ -94,7 +94,7 @@ inline constexpr std::array gguf_removed_types = {
 };
 
 /// A type in words, for messages: "q3_k", "q4_2 (removed from the format)", or "999" where no name is known.
-[[nodiscard]] inline std::string describe_gguf_type(quant::type_id type) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string describe_gguf_type(quant::type_id type) {
     if (const auto* known = find_gguf_tensor_type(type)) return std::string(known->name);
     for (const auto& entry : gguf_removed_types)
         if (entry.number == static_cast<std::uint32_t>(type)) return concat(entry.name, " (removed from the format)");

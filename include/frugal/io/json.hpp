@@ -24,7 +24,7 @@ inline constexpr std::size_t most_json_depth = 64;
 namespace detail {
 
 /// "line L, column C" of byte `at`, both counted from 1, columns in bytes.
-[[nodiscard]] inline std::string text_place(std::string_view text, std::size_t at) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string text_place(std::string_view text, std::size_t at) {
     const std::string_view before = text.substr(0, at);
     const auto newline = before.rfind('\n');
     const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;

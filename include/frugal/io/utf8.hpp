@@ -68,7 +68,7 @@ FRUGAL_FLAGGED inline void append_utf8(std::string& out, char32_t code_point) {
 inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+FFFD
 
 /// `text` without the byte order mark (U+FEFF) that some editors put in front of a file: it is no part of the text.
-[[nodiscard]] constexpr std::string_view without_byte_order_mark(std::string_view text) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED constexpr std::string_view without_byte_order_mark(std::string_view text) noexcept {
     constexpr std::string_view mark = "\xEF\xBB\xBF";
     if (text.starts_with(mark)) text.remove_prefix(mark.size());
     return text;

@@ -46,7 +46,7 @@ struct FRUGAL_FLAGGED gguf_block_name {
 /// tensor of a part that such blocks have, in this family or another, or anything that is a bias, a scale or a norm; outside
 /// them, what belongs to the embedding, the output or the rotary positions. The rest is ignored: images, prediction, names of
 /// no known meaning.
-[[nodiscard]] inline bool gguf_tensor_matters(std::string_view name, std::size_t trunk) noexcept {
+[[nodiscard]] FRUGAL_FLAGGED inline bool gguf_tensor_matters(std::string_view name, std::size_t trunk) noexcept {
     const auto begins = [](std::string_view text, const auto& list) {
         return std::any_of(list.begin(), list.end(), [&](std::string_view part) { return text.starts_with(part); });
     };

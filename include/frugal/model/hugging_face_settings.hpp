@@ -241,7 +241,7 @@ inline constexpr std::array<std::string_view, 7> setting_prefixes_without_effect
     return nullptr;
 }
 
-[[nodiscard]] inline bool says_nothing(const nlohmann::json& value) {
+[[nodiscard]] FRUGAL_FLAGGED inline bool says_nothing(const nlohmann::json& value) {
     if (value.is_number()) return value.get<double>() == 0;
     if (value.is_boolean()) return !value.get<bool>();
     if (const auto* text = value.get_ptr<const std::string*>()) return text->empty();
