@@ -1,4 +1,5 @@
 // Hugging Face checkpoints: what config.json may say, which tensors must be there, where generation ends.
+#include <array>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -146,6 +147,108 @@ TEST_CASE("the text model within a multimodal configuration") {
     changed = whole;
     changed["text_config"] = 3;
     dense.refused(changed, {"text_config"}, errc::malformed_file);
+}
+
+TEST_CASE("configurations as published models have them") {
+    const checkpoint dense("models/qwen3_5_dense"), sparse("models/qwen4_exp");
+    nlohmann::json text = {{"attention_bias", false},
+                           {"attention_dropout", 0.0},
+                           {"attn_output_gate", true},
+                           {"bos_token_id", 248044},
+                           {"dtype", "bfloat16"},
+                           {"eos_token_id", 248044},
+                           {"full_attention_interval", 4},
+                           {"head_dim", 256},
+                           {"hidden_act", "silu"},
+                           {"hidden_size", 5120},
+                           {"initializer_range", 0.02},
+                           {"intermediate_size", 17408},
+                           {"linear_conv_kernel_dim", 4},
+                           {"linear_key_head_dim", 128},
+                           {"linear_num_key_heads", 16},
+                           {"linear_num_value_heads", 48},
+                           {"linear_value_head_dim", 128},
+                           {"mamba_ssm_dtype", "float32"},
+                           {"max_position_embeddings", 262144},
+                           {"model_type", "qwen3_5_text"},
+                           {"mtp_num_hidden_layers", 1},
+                           {"mtp_use_dedicated_embeddings", false},
+                           {"num_attention_heads", 24},
+                           {"num_hidden_layers", 64},
+                           {"num_key_value_heads", 4},
+                           {"output_gate_type", "swish"},
+                           {"pad_token_id", nullptr},
+                           {"partial_rotary_factor", 0.25},
+                           {"rms_norm_eps", 1e-6},
+                           {"tie_word_embeddings", false},
+                           {"use_cache", true},
+                           {"vocab_size", 248320},
+                           {"rope_parameters",
+                            {{"mrope_interleaved", true},
+                             {"mrope_section", {11, 11, 10}},
+                             {"partial_rotary_factor", 0.25},
+                             {"rope_theta", 10000000},
+                             {"rope_type", "default"}}}};
+    nlohmann::json whole = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                            {"image_token_id", 248056},
+                            {"language_model_only", false},
+                            {"model_type", "qwen3_5"},
+                            {"text_config", text},
+                            {"tie_word_embeddings", false},
+                            {"transformers_version", "5.6.2"},
+                            {"video_token_id", 248057},
+                            {"vision_config", {{"deepstack_visual_indexes", nlohmann::json::array()}, {"depth", 27}}},
+                            {"vision_end_token_id", 248054},
+                            {"vision_start_token_id", 248053}};
+    const auto got = must(dense.read(whole));
+    CHECK(got.layers.size() == 64);
+    CHECK(got.layers[63] == model::layer_kind::attention);
+    CHECK(got.rotary_dim == 64);
+    CHECK(got.rope_sections == std::array<int, 3>{11, 11, 10});
+    must(model::validate<model::qwen35>(got));
+    // As other exporters write it: rotary settings beside the sizes.
+    for (const auto& item : text["rope_parameters"].items()) whole["text_config"][item.key()] = item.value();
+    whole["text_config"].erase("rope_parameters");
+    CHECK(must(dense.read(whole)).rope_sections == got.rope_sections);
+
+    text.erase("intermediate_size");
+    text["model_type"] = "qwen4_exp_text";
+    text["output_gate_type"] = "sigmoid";
+    text.update({{"hidden_size", 2560},
+                 {"num_hidden_layers", 48},
+                 {"num_key_value_heads", 2},
+                 {"num_experts", 512},
+                 {"num_experts_per_tok", 10},
+                 {"moe_intermediate_size", 640},
+                 {"shared_expert_intermediate_size", 640},
+                 {"norm_topk_prob", true},
+                 {"output_router_logits", false},
+                 {"router_aux_loss_coef", 0.001},
+                 {"hc_count", 4},
+                 {"hc_lowrank", 320},
+                 {"indexer_n_heads", 4},
+                 {"indexer_kv_heads", 1},
+                 {"indexer_head_dim", 128},
+                 {"indexer_budget", 2048},
+                 {"indexer_compress_ratio", 4},
+                 {"ple_layer_ids", {2}},
+                 {"ple_embed_dim", 2560},
+                 {"ple_conv_kernel_size", 4},
+                 {"ngram_size", 3},
+                 {"heads_per_ngram", 8},
+                 {"ngram_vocab_size_base", 20000000},
+                 {"make_ngram_vocab_size_divisible_by", 128},
+                 {"seed", 1234},
+                 {"split_ngram_parts", 128},
+                 {"mtp", {{"num_hidden_layers", 1}, {"layer_types", {"full_attention"}}, {"hybrid", true}}}});
+    whole["model_type"] = "qwen4_exp";
+    whole["text_config"] = text;
+    const auto next = must(sparse.read(whole));
+    must(model::validate<model::qwen4exp<4>>(next));
+    REQUIRE(next.ngrams.size() == 1);
+    CHECK(next.ngrams[0].layer == 1);
+    // Multipliers as published files have them.
+    CHECK(next.ngrams[0].hash.multipliers == std::vector<std::uint64_t>{23703573157769u, 20109073645365u, 8052911324071u});
 }
 
 TEST_CASE("N01: rotary scaling is read, from either object, and what is not computed is refused") {
