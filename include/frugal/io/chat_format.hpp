@@ -91,7 +91,8 @@ struct FRUGAL_FLAGGED template_parts {
 };
 
 /// The statement that ends the block or branch begun by statement `i`; with `branch`, the next branch ends it too.
-[[nodiscard]] FRUGAL_FLAGGED inline std::size_t end_of_block(const std::vector<std::string>& statements, std::size_t i, bool branch) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::size_t end_of_block(const std::vector<std::string>& statements, std::size_t i,
+                                                             bool branch) {
     std::size_t depth = 1;
     while (++i < statements.size()) {
         const std::string& line = statements[i];

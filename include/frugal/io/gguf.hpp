@@ -64,7 +64,8 @@ struct FRUGAL_FLAGGED gguf_tensor {
 }
 
 /// The path of another part of the model whose one part is at `path`.
-[[nodiscard]] FRUGAL_FLAGGED inline std::string gguf_part_name(const std::string& path, std::uint32_t number, std::uint32_t count) {
+[[nodiscard]] FRUGAL_FLAGGED inline std::string gguf_part_name(const std::string& path, std::uint32_t number,
+                                                               std::uint32_t count) {
     const std::string ending = gguf_part_ending(number, count);
     return path.substr(0, path.size() - (std::min)(path.size(), ending.size())) + ending;
 }

@@ -45,7 +45,8 @@ namespace detail {
 
 /// Whether a tensor that no role of the model reads would be missing from its numbers: whatever lies in a layer of the trunk, and
 /// a bias of the modules around it. The rest may be anything: vision towers, prediction heads, layers behind the trunk.
-[[nodiscard]] FRUGAL_FLAGGED inline bool hugging_face_tensor_matters(std::string_view name, std::string_view prefix, std::size_t layers) {
+[[nodiscard]] FRUGAL_FLAGGED inline bool hugging_face_tensor_matters(std::string_view name, std::string_view prefix,
+                                                                     std::size_t layers) {
     // Derived here from the configuration; a table of an older layout.
     constexpr std::string_view derived[] = {".ple_embedding.layer_multipliers", ".ple_embedding.ngram_heads_offsets",
                                             ".ple_embedding.ngram_heads_vocab_sizes", ".ple_embedding.token_lookup",
