@@ -26,17 +26,14 @@ std::uint64_t physical_memory() {
     return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : 0;
 }
 
-/// Calls `f(bytes)` for each tensor of the file. Errors: those of the file.
+/// Calls `f(bytes)` for each tensor whose size is known: a type that nobody knows matters only where a model reads it.
 template <class F>
-status for_each_tensor(const model_file& file, F&& f) {
+void for_each_tensor(const model_file& file, F&& f) {
     if (file.checkpoint)
         for (const io::safetensor* tensor : file.checkpoint->tensors()) f(tensor->bytes);
     if (file.gguf)
-        for (const io::gguf_tensor& tensor : file.gguf->tensors()) {
-            FRUGAL_TRY_ASSIGN(const auto bytes, file.gguf->bytes(tensor));
-            f(bytes);
-        }
-    return {};
+        for (const io::gguf_tensor& tensor : file.gguf->tensors())
+            if (const auto bytes = file.gguf->bytes(tensor)) f(*bytes);
 }
 
 }  // namespace
@@ -77,7 +74,7 @@ result<model_file> open_model(const std::string& path, const open_options& optio
         out.gguf.emplace(std::move(gguf));
     }
     out.tokenizer->also_end_at(out.sizes.eos);
-    FRUGAL_TRY(for_each_tensor(out, [&](std::span<const std::byte> bytes) { out.bytes += bytes.size(); }));
+    for_each_tensor(out, [&](std::span<const std::byte> bytes) { out.bytes += bytes.size(); });
     const std::uint64_t memory = physical_memory();
     out.exceeds_memory = memory != 0 && out.bytes > memory;
     if (out.exceeds_memory && !options.allow_paging)
@@ -90,14 +87,14 @@ void read_in(const model_file& file, const std::function<void(std::uint64_t, std
     constexpr std::size_t page = 4096, step = std::size_t{1} << 22;
     volatile std::byte sink{};
     std::uint64_t done = 0;
-    static_cast<void>(for_each_tensor(file, [&](std::span<const std::byte> bytes) {
+    for_each_tensor(file, [&](std::span<const std::byte> bytes) {
         for (std::size_t begin = 0; begin < bytes.size(); begin += step) {
             const std::size_t end = bytes.size() - begin < step ? bytes.size() : begin + step;
             for (std::size_t i = begin; i < end; i += page) sink = bytes[i];
             done += end - begin;
             if (progress) progress(done, file.bytes);
         }
-    }));
+    });
     static_cast<void>(sink);
 }
 
