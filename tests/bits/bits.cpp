@@ -18,6 +18,7 @@
 #include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
+#include "frugal/ops/sampling/penalties.hpp"
 #include "frugal/quant/codec.hpp"
 #include "frugal/quant/formats/bf16.hpp"
 #include "frugal/quant/formats/q4_k.hpp"
@@ -243,6 +244,19 @@ void small_operators(const char* isa) {
     out.print(isa, "small");
 }
 
+void penalties(const char* isa) {
+    digest out;
+    numbers random{4};
+    std::vector<float> logits = random.take(300, 0.1f);
+    auto by = ops::penalties::create({.repeat = 1.3f, .presence = 0.95f, .frequency = 0.091f});
+    if (!by) return need(by.error(), "penalties");
+    for (std::int32_t token = 1; token < 11; ++token)  // each as often as its number
+        for (std::int32_t i = 0; i < token; ++i) by->accept(token);
+    need(by->apply(logits), "penalties");
+    out.add(logits);
+    out.print(isa, "penalties");
+}
+
 template <class Isa>
 void all(const char* isa) {
     attention<Isa>(isa);
@@ -252,6 +266,7 @@ void all(const char* isa) {
     products<Isa, fg::device::q8_activations>(isa, "matmul.q8");
     products<Isa, fg::device::bf16_activations>(isa, "matmul.bf16");
     small_operators<Isa>(isa);
+    penalties(isa);
 }
 
 }  // namespace

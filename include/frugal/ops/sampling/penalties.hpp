@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/simd.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -92,8 +93,8 @@ public:
         for (const auto& [token, bias] : options_.biases) logits[static_cast<std::size_t>(token)] += bias;
         for (const auto& [token, count] : counts_) {
             float& logit = logits[static_cast<std::size_t>(token)];
-            logit = logit > 0 ? logit / options_.repeat : logit * options_.repeat;
-            logit -= static_cast<float>(count) * options_.frequency + options_.presence;
+            logit = logit > 0 ? logit / options_.repeat : simd::rounded(logit * options_.repeat);
+            logit -= simd::rounded(static_cast<float>(count) * options_.frequency) + options_.presence;
         }
         return {};
     }
