@@ -8,7 +8,7 @@ packages_test="$packages_example $packages_npu libeigen3-dev doctest-dev python3
 packages_bench="$packages_build libeigen3-dev libbenchmark-dev python3 python3-matplotlib"
 packages_peer="python3-pip"
 packages_clang="clang libclang-rt-dev"
-packages_ci="$packages_test $packages_bench $packages_clang"
+packages_ci="$packages_test $packages_bench $packages_clang python3-venv"
 
 # need PACKAGE…: installs those that are missing, as root or through sudo.
 need() {

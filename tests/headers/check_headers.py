@@ -5,7 +5,6 @@ Alone with the first compiler given, together with every one; warnings as errors
 N12: nor do they mind the macros of Qt, windows.h and others (macros.hpp), defined before or after the standard headers.
 """
 import pathlib
-import re
 import sys
 import tempfile
 
@@ -15,7 +14,6 @@ import checks
 NO_RUNTIME = ["-fno-exceptions", "-fno-rtti"]
 NEEDS_RUNTIME = "device/xrt/"
 MACROS = pathlib.Path(__file__).resolve().with_name("macros.hpp")
-SYSTEM = re.compile(r"\w+$|sys/|(cpuid|fcntl|immintrin|math|sched|unistd)\.h$")
 
 
 def available(compiler, flags, header):
@@ -27,24 +25,11 @@ def available(compiler, flags, header):
     return True
 
 
-def outer_headers(include, names):
-    """Headers of others that these and what they include name in angle brackets; name of a header -> set."""
-    def of(name, seen):
-        seen.add(name)
-        text = (pathlib.Path(include) / name).read_text()
-        found = set(re.findall(r"^#include <([^>]+)>", text, re.MULTILINE))
-        for inner in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
-            if inner not in seen and (pathlib.Path(include) / inner).is_file():
-                found |= of(inner, seen)
-        return found
-    return {name: of(name, set()) for name in names}
-
-
 def with_macros(include, compiler, flags, usable, jobs):
     """All headers behind the macros of others: with those defined before the standard library's headers, and after them."""
-    outer = outer_headers(include, usable)
+    outer = checks.outer_headers(include, usable)
     # Other libraries than the system's may mind the macros: what needs one takes part only behind it.
-    plain = [name for name in usable if all(SYSTEM.match(other) for other in outer[name])]
+    plain = [name for name in usable if all(checks.SYSTEM.match(other) for other in outer[name])]
     others = sorted(set().union(*outer.values()))
     macros = f'#include "{MACROS}"\n'
     def includes(names):

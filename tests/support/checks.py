@@ -12,6 +12,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = SOURCE / "include"
 VENDOR = ("cuda_runtime.h", "cuda.h", "cublasLt.h", "xrt/")
 VENDOR_DIRECTORIES = ("device/cuda/", "device/xrt/")
+# Headers of the standard library and of the system.
+SYSTEM = re.compile(r"\w+$|sys/|(cpuid|fcntl|immintrin|math|sched|unistd)\.h$")
 
 
 def arguments(description):
@@ -75,6 +77,19 @@ def fan_out(work, items, jobs):
 def headers(include=INCLUDE):
     """Paths of all public headers, relative to `include`."""
     return sorted(str(path.relative_to(include)) for path in pathlib.Path(include).rglob("*.hpp"))
+
+
+def outer_headers(include, names):
+    """Headers of others that these and what they include name in angle brackets; name of a header -> set."""
+    def of(name, seen):
+        seen.add(name)
+        text = (pathlib.Path(include) / name).read_text()
+        found = set(re.findall(r"^#include <([^>]+)>", text, re.MULTILINE))
+        for inner in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
+            if inner not in seen and (pathlib.Path(include) / inner).is_file():
+                found |= of(inner, seen)
+        return found
+    return {name: of(name, set()) for name in names}
 
 
 def finish(name, checked, failures):
