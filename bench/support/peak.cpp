@@ -14,8 +14,9 @@ namespace {
 
 using isa = frugal::isa::FRUGAL_KERNEL_ISA;
 using vector = frugal::simd::vec<isa>;
-// Independent sums that hide the latency of the operation on any present core and fit its registers.
-constexpr std::size_t sums = isa::vector_bytes == 64 ? 20 : 12;
+// Independent sums that hide the latency of the operation on any present core and fit its registers. All loops over them are
+// unrolled, or g++ keeps them in memory, as it does with more than 16.
+constexpr std::size_t sums = isa::vector_bytes == 64 ? 16 : 12;
 
 /// Registers are opaque to the optimiser here, so it can neither fold the loop nor drop it.
 double run(std::size_t rounds) {
@@ -23,16 +24,29 @@ double run(std::size_t rounds) {
     asm volatile("" : "+m"(seed));
     const vector a = frugal::simd::broadcast<isa>(seed * 0.999f), b = frugal::simd::broadcast<isa>(seed * 1e-3f);
     vector s[sums];
+#pragma GCC unroll 32
     for (std::size_t i = 0; i < sums; ++i) s[i] = frugal::simd::broadcast<isa>(seed + static_cast<float>(i));
     const double start = thread_seconds();
     for (std::size_t round = 0; round < rounds; ++round)
-        for (std::size_t i = 0; i < sums; ++i) s[i] = s[i] * a + b;
+#pragma GCC unroll 32
+        for (std::size_t i = 0; i < sums; ++i) s[i] = frugal::simd::multiply_add<isa>(s[i], a, b);
     const double end = thread_seconds();
     vector total = s[0];
+#pragma GCC unroll 32
     for (std::size_t i = 1; i < sums; ++i) total += s[i];
     float result = frugal::simd::sum<isa>(total);
     asm volatile("" : "+m"(result));
     return end - start;
+}
+
+/// Another number from here on, for all that the optimiser knows.
+template <class Register>
+FRUGAL_ALWAYS_INLINE void opaque(Register& value) {
+#if defined(__AVX512F__)
+    asm volatile("" : "+v"(value));
+#elif defined(__SSE2__)
+    asm volatile("" : "+x"(value));
+#endif
 }
 
 template <class Run>
@@ -74,14 +88,19 @@ double run_int8([[maybe_unused]] std::size_t rounds) {
     integers a, b, s[sums];
     __builtin_memset(&a, seed, sizeof(a));
     b = a;
-    for (std::size_t i = 0; i < sums; ++i) s[i] = a;
+#pragma GCC unroll 32
+    for (std::size_t i = 0; i < sums; ++i) {
+        s[i] = a;
+        opaque(s[i]);
+    }
     const double start = thread_seconds();
-    for (std::size_t round = 0; round < rounds; ++round)
-        for (std::size_t i = 0; i < sums; ++i) {
-            asm("" : "+x"(a));  // another number, for all that the optimiser knows
-            s[i] = add_products(s[i], a, b);
-        }
+    for (std::size_t round = 0; round < rounds; ++round) {
+        opaque(a);
+#pragma GCC unroll 32
+        for (std::size_t i = 0; i < sums; ++i) s[i] = add_products(s[i], a, b);
+    }
     const double end = thread_seconds();
+#pragma GCC unroll 32
     for (std::size_t i = 1; i < sums; ++i) s[0] += s[i];
     asm volatile("" : : "x"(s[0]));
     return end - start;
