@@ -93,7 +93,9 @@ public:
             chunks_[c] = std::move(fresh);
         }
         // A holder that let go just now may have been reading on another thread: see its reads as done before writing.
+#if !defined(__SANITIZE_THREAD__)  // of g++, whose ThreadSanitizer refuses fences; clang's knows them
         std::atomic_thread_fence(std::memory_order_acquire);
+#endif
         while (chunks_.size() <= last >> chunk_shift) {
             FRUGAL_TRY_ASSIGN(auto fresh, make_chunk());
             starts_.push_back(fresh.get());
