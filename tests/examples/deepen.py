@@ -8,8 +8,10 @@ import struct
 import sys
 from pathlib import Path
 
+import to_checkpoint
+
 # Bytes of a value of each metadata type but strings (8) and arrays (9).
-SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+SCALAR_BYTES = {kind: struct.calcsize(form) for kind, form in to_checkpoint.SCALARS.items()}
 ALIGNMENT = 32
 
 

@@ -8,6 +8,7 @@
 
 #include "frugal/core/config.hpp"
 #include "frugal/device/cpu/isa.hpp"
+#include "frugal/device/cpu/rounded.hpp"
 #include "frugal/tensor/half_vector.hpp"
 #include "frugal/tensor/scalar.hpp"
 
@@ -58,8 +59,7 @@ FRUGAL_ALWAYS_INLINE vec<Isa> broadcast(float value) noexcept {
     return value - vec<Isa>{};  // minus, because adding 0 would have to turn -0 into 0
 }
 
-/// `value`, which is a product: what is added to it is not fused with it. Compilers fuse as they please where flags let them,
-/// another way in each loop that they unroll, and the last bit goes with it.
+/// rounded(float) for every lane.
 template <class Isa>
 FRUGAL_ALWAYS_INLINE vec<Isa> rounded(vec<Isa> value) noexcept {
 #if defined(__FMA__)
@@ -67,12 +67,8 @@ FRUGAL_ALWAYS_INLINE vec<Isa> rounded(vec<Isa> value) noexcept {
         asm("" : "+x"(value));
     else
         asm("" : "+v"(value));
-#endif
-    return value;
-}
-FRUGAL_ALWAYS_INLINE float rounded(float value) noexcept {
-#if defined(__FMA__)
-    asm("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm("" : "+w"(value));
 #endif
     return value;
 }

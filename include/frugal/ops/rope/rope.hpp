@@ -11,6 +11,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cpu/rounded.hpp"
 #include "frugal/ops/rope/position.hpp"
 #include "frugal/ops/rope/rope_cpu.hpp"
 #include "frugal/ops/rope/scaling.hpp"
@@ -46,8 +47,8 @@ struct FRUGAL_FLAGGED rope_table {
             if (scaling.kind == rope_scaling_kind::linear) out.inv_freq[j] /= factor;
             if (scaling.kind == rope_scaling_kind::yarn) {
                 const float share = kept.share(j);
-                out.inv_freq[j] = rounded_product(1.0f / rounded_product(factor, power), 1.0f - share) +
-                                  rounded_product(out.inv_freq[j], share);
+                out.inv_freq[j] =
+                    simd::rounded(1.0f / (factor * power) * (1.0f - share)) + simd::rounded(out.inv_freq[j] * share);
             }
         }
         return out;
@@ -89,10 +90,6 @@ private:
             return 1.0f - std::clamp(along, 0.0f, 1.0f);
         }
     };
-    /// A product of its own, which no compiler fuses with a sum.
-    [[nodiscard]] static float rounded_product(float a, float b) noexcept {
-        return static_cast<float>(static_cast<double>(a) * static_cast<double>(b));
-    }
 };
 
 namespace detail {

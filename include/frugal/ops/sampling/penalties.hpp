@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/device/cpu/simd.hpp"
+#include "frugal/device/cpu/rounded.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
