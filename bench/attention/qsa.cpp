@@ -27,7 +27,7 @@
 #include "frugal/device/cpu/dispatch.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/quant/formats.hpp"
-#include "frugal/reuse/image_products.hpp"
+#include "frugal/reuse/weights/image_products.hpp"
 #include "ggml.hpp"
 #include "qsa_data.hpp"
 #include "qsa_peer.hpp"

@@ -21,7 +21,7 @@
 #include "frugal/ops/matmul/matmul.hpp"
 #include "frugal/quant/formats/q4_k.hpp"
 #include "frugal/quant/formats/q8_0.hpp"
-#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/reuse/weights/weight_loading.hpp"
 
 namespace bench {
 

@@ -16,8 +16,8 @@
 #include "frugal/attention/gdn/gdn.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/layer/moe.hpp"
-#include "frugal/reuse/image_products.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/image_products.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 
 namespace bench {
 

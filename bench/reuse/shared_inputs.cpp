@@ -19,9 +19,9 @@
 #include "bench.hpp"
 #include "comparison.hpp"
 #include "frugal/core/counters.hpp"
-#include "frugal/reuse/cell_blocks.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/engine_input_sets.hpp"
+#include "frugal/reuse/engine/cell_blocks.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/engine/input_sets.hpp"
 
 namespace bench {
 

@@ -1,7 +1,7 @@
 // As engine_isa.cpp, with weight images on an NPU, for GGUF files; the host's kernels are those of FRUGAL_ENGINE_ISA.
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/xrt/xrt.hpp"
-#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/reuse/weights/weight_loading.hpp"
 #include "model_file.hpp"
 #include "npu_engine.hpp"
 #include "typed_engine.hpp"

@@ -14,9 +14,9 @@
 #include "frugal/ops/attention/precision.hpp"
 #include "frugal/quant/formats.hpp"
 #include "frugal/quant/list.hpp"
-#include "frugal/reuse/shared_activations.hpp"
-#include "frugal/reuse/shared_inputs.hpp"
-#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/inputs/shared_inputs.hpp"
+#include "frugal/reuse/weights/weight_loading.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

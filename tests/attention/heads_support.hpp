@@ -13,7 +13,7 @@
 #include "frugal/attention/qsa/qsa.hpp"
 #include "frugal/quant/formats/f16.hpp"
 #include "frugal/quant/formats/f32.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
 #include "threads.hpp"

@@ -4,7 +4,7 @@
 #include <array>
 #include <set>
 
-#include "frugal/reuse/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
 #include "heads_support.hpp"
 
 namespace fg = frugal;

@@ -13,8 +13,8 @@
 #include "frugal/attention/qsa/qsa_cache.hpp"
 #include "frugal/layer/ngram_state.hpp"
 #include "frugal/model/state.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
-#include "frugal/reuse/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
 
 namespace fg = frugal;
 namespace attention = frugal::attention;

@@ -10,7 +10,7 @@
 // fails NO_SUCH_LAYER: frugal: engine_input_sets::of_layer<Layer> counts the QSA layers alone, from 0
 #include <array>
 
-#include "frugal/reuse/engine_input_sets.hpp"
+#include "frugal/reuse/engine/input_sets.hpp"
 
 namespace reuse = frugal::reuse;
 constexpr std::array<std::size_t, 3> ratios = {4, 8, 4};

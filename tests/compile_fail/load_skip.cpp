@@ -17,8 +17,8 @@
 //
 // A06 two readers of one image key, A16 (READS_MORE) a KV-shared layer's reader that would read wk and wv, and A21 routed experts
 // do not compile; nor does a reader outside of the table.
-#include "frugal/reuse/host_buffers.hpp"
-#include "frugal/reuse/reader_table.hpp"
+#include "frugal/reuse/weights/host_buffers.hpp"
+#include "frugal/reuse/weights/reader_table.hpp"
 
 namespace fg = frugal;
 namespace reuse = frugal::reuse;

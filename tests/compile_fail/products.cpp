@@ -2,8 +2,8 @@
 // fails NO_PRODUCT: frugal: a product_list has at least one product
 // fails MATRIX_OF_TWO_PRODUCTS: frugal: a reader table declares a buffer twice
 // fails NOT_LISTED: frugal: this reader is not in the layer's reader table
-#include "frugal/reuse/host_buffers.hpp"
-#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/weights/host_buffers.hpp"
+#include "frugal/reuse/weights/products.hpp"
 
 namespace fg = frugal;
 namespace reuse = frugal::reuse;

@@ -1,6 +1,6 @@
 // Activations made ready once for all products that read them, or by each product: the same bits, and as many quantisations as
 // the model's layers say.
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "model_support.hpp"

@@ -1,4 +1,4 @@
-#include "frugal/reuse/cell_blocks.hpp"
+#include "frugal/reuse/engine/cell_blocks.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Random edits of a cache, made to reuse/cells.hpp and to its model alike.
+/// Random edits of a cache, made to reuse/engine/cells.hpp and to its model alike.
 #include <algorithm>
 #include <cstdint>
 #include <random>

@@ -1,6 +1,6 @@
 #pragma once
-/// The cells of a cache and the blocks cut from them, written the slow and obvious way: what reuse/cells.hpp and
-/// reuse/cell_blocks.hpp are compared with. A check returns what is wrong, or an empty text.
+/// The cells of a cache and the blocks cut from them, written the slow and obvious way: what reuse/engine/cells.hpp and
+/// reuse/engine/cell_blocks.hpp are compared with. A check returns what is wrong, or an empty text.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
-#include "frugal/reuse/cell_blocks.hpp"
-#include "frugal/reuse/cells.hpp"
+#include "frugal/reuse/engine/cell_blocks.hpp"
+#include "frugal/reuse/engine/cells.hpp"
 
 namespace cell_test {
 

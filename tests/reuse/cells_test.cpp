@@ -1,4 +1,4 @@
-#include "frugal/reuse/cells.hpp"
+#include "frugal/reuse/engine/cells.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cell_editor.hpp"
-#include "frugal/reuse/cell_blocks.hpp"
+#include "frugal/reuse/engine/cell_blocks.hpp"
 
 namespace fg = frugal;
 using namespace cell_test;

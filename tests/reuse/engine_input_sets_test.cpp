@@ -1,4 +1,4 @@
-#include "frugal/reuse/engine_input_sets.hpp"
+#include "frugal/reuse/engine/input_sets.hpp"
 
 #include <doctest/doctest.h>
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "frugal/reuse/engine_input_sets.hpp"
+#include "frugal/reuse/engine/input_sets.hpp"
 
 namespace test {
 

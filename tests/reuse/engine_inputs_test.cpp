@@ -1,4 +1,4 @@
-#include "frugal/reuse/engine_inputs.hpp"
+#include "frugal/reuse/engine/inputs.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Images that depend on the token: the most recently used ones within a budget, or within what the device has.
-#include "frugal/reuse/image_cache.hpp"
+#include "frugal/reuse/weights/image_cache.hpp"
 
 #include <doctest/doctest.h>
 

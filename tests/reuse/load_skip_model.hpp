@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/residency.hpp"
+#include "frugal/reuse/weights/residency.hpp"
 
 namespace load_skip {
 

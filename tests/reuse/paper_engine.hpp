@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "frugal/core/counters.hpp"
-#include "frugal/reuse/host_buffers.hpp"
-#include "frugal/reuse/reader_table.hpp"
-#include "frugal/reuse/residency.hpp"
+#include "frugal/reuse/weights/host_buffers.hpp"
+#include "frugal/reuse/weights/reader_table.hpp"
+#include "frugal/reuse/weights/residency.hpp"
 
 namespace paper {
 

@@ -1,4 +1,4 @@
-#include "frugal/reuse/qsa_layout.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "frugal/reuse/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
 
 #include <doctest/doctest.h>
 

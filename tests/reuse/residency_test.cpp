@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/weights/products.hpp"
 #include "paper_engine.hpp"
 
 using namespace paper;

@@ -1,11 +1,11 @@
-#include "frugal/reuse/shared_inputs.hpp"
+#include "frugal/reuse/inputs/shared_inputs.hpp"
 
 #include <doctest/doctest.h>
 
 #include <array>
 #include <vector>
 
-#include "frugal/reuse/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
 
 namespace fg = frugal;
 namespace reuse = frugal::reuse;

@@ -1,4 +1,4 @@
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 
 #include <doctest/doctest.h>
 

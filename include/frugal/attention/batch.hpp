@@ -1,7 +1,7 @@
 #pragma once
 /// A batch of tokens from several sequences, and the operations that every sequence state must offer, under the names
 /// that attention variants use.
-#include "frugal/reuse/batch.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

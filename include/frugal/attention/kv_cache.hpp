@@ -20,7 +20,7 @@ namespace attention {
 /// they arrive, up to `max_tokens` a sequence. Copies and snapshots share chunks until one side writes: both cost O(chunks).
 ///
 /// Only the newest tokens can be taken back, any number of them. Removing a range from the middle, or shifting positions,
-/// is not offered: the keys are stored rotated, and the ranks of what follows would change (see reuse/qsa_layout.hpp).
+/// is not offered: the keys are stored rotated, and the ranks of what follows would change (see reuse/inputs/qsa_layout.hpp).
 template <key_value_scalar Scalar = float>
 class FRUGAL_FLAGGED basic_kv_cache {
 public:

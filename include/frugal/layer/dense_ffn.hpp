@@ -6,8 +6,8 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

@@ -6,7 +6,7 @@
 #include "frugal/device/cuda/pass.hpp"
 #include "frugal/layer/dense_ffn.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

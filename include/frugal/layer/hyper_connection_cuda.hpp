@@ -7,7 +7,7 @@
 #include "frugal/layer/hyper_connection.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.hpp"
 #include "frugal/ops/norm/norm_cuda.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

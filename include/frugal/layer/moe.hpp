@@ -14,8 +14,8 @@
 #include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/moe/router.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

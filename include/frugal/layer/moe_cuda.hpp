@@ -14,7 +14,7 @@
 #include "frugal/ops/moe/combine_cuda.hpp"
 #include "frugal/ops/moe/group_cuda.hpp"
 #include "frugal/ops/moe/router_cuda.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

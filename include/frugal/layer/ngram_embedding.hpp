@@ -15,7 +15,7 @@
 #include "frugal/ops/ngram/ngram.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
+#include "frugal/reuse/weights/products.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

@@ -15,7 +15,7 @@
 #include "frugal/ops/embedding/image_rows_cuda.hpp"
 #include "frugal/ops/ngram/ngram_cuda.hpp"
 #include "frugal/ops/norm/norm_cuda.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

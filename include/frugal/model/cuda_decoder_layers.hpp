@@ -24,7 +24,7 @@
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/policies.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -35,8 +35,8 @@
 #include "frugal/ops/embedding/embedding.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/policies.hpp"
-#include "frugal/reuse/qsa_layouts.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

@@ -13,9 +13,9 @@
 #include "frugal/device/image.hpp"
 #include "frugal/layer/experts.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/image_products.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/image_products.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

@@ -17,8 +17,8 @@
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

@@ -12,7 +12,7 @@
 #include "frugal/ops/conv1d/conv1d_cuda.hpp"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cuda.hpp"
 #include "frugal/ops/norm/norm_cuda.hpp"
-#include "frugal/reuse/packed_products.hpp"
+#include "frugal/reuse/weights/packed_products.hpp"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

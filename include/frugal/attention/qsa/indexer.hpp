@@ -14,9 +14,9 @@
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

@@ -13,8 +13,8 @@
 #include "frugal/attention/qsa/qsa_cache.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/attention/attention.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
-#include "frugal/reuse/shared_activations.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

@@ -13,7 +13,7 @@
 #include "frugal/attention/token_store.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

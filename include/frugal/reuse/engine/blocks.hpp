@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/engine_batch.hpp"
-#include "frugal/reuse/engine_grouping.hpp"
-#include "frugal/reuse/sequence_set.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/engine/batch.hpp"
+#include "frugal/reuse/engine/grouping.hpp"
+#include "frugal/reuse/inputs/sequence_set.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

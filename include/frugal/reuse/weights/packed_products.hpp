@@ -8,8 +8,8 @@
 #include "frugal/core/error.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/products.hpp"
-#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/reuse/weights/products.hpp"
+#include "frugal/reuse/weights/weight_loading.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/reader_table.hpp"
+#include "frugal/reuse/weights/reader_table.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -1,6 +1,6 @@
 #pragma once
-/// Definitions of reuse/cell_blocks.hpp: keeping the chains up to date.
-#include "frugal/reuse/cell_blocks.hpp"
+/// Definitions of reuse/engine/cell_blocks.hpp: keeping the chains up to date.
+#include "frugal/reuse/engine/cell_blocks.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/engine_batch.hpp"
-#include "frugal/reuse/engine_blocks.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/engine/batch.hpp"
+#include "frugal/reuse/engine/blocks.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -14,12 +14,12 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/change_log.hpp"
-#include "frugal/reuse/engine_batch.hpp"
-#include "frugal/reuse/engine_bias.hpp"
-#include "frugal/reuse/engine_blocks.hpp"
-#include "frugal/reuse/shared_inputs.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/change_log.hpp"
+#include "frugal/reuse/engine/batch.hpp"
+#include "frugal/reuse/engine/bias.hpp"
+#include "frugal/reuse/engine/blocks.hpp"
+#include "frugal/reuse/inputs/shared_inputs.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -107,7 +107,7 @@ public:
 
     /// [tokens]: the cell of each token among all of the cache: stream * cells of a stream + cell.
     [[nodiscard]] std::span<const std::int64_t> k_idxs() const noexcept { return k_idxs_; }
-    /// [window, streams], I32. See reuse/engine_blocks.hpp for this and the next two.
+    /// [window, streams], I32. See reuse/engine/blocks.hpp for this and the next two.
     [[nodiscard]] std::span<const std::int32_t> cell_blk() const noexcept { return blocks_.cell_blk(); }
     /// [Ratio * blocks, streams], I32.
     [[nodiscard]] std::span<const std::int32_t> blk_cells() const noexcept { return blocks_.blk_cells(); }

@@ -1,6 +1,6 @@
 #pragma once
 /// A batch of tokens from several sequences, and the operations that every sequence state must offer.
-/// It lies below attention/ because the shared inputs of a batch (reuse/qsa_layout.hpp) are sequence states too.
+/// It lies below attention/ because the shared inputs of a batch (reuse/inputs/qsa_layout.hpp) are sequence states too.
 #include <concepts>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-/// Definitions of reuse/cells.hpp: the edits.
-#include "frugal/reuse/cells.hpp"
+/// Definitions of reuse/engine/cells.hpp: the edits.
+#include "frugal/reuse/engine/cells.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

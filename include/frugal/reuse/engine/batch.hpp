@@ -10,9 +10,9 @@
 #include <type_traits>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/sequence_set.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/sequence_set.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -52,7 +52,7 @@ struct FRUGAL_FLAGGED ubatch {
 enum class token_grouping : std::uint8_t { rank, position };
 
 /// Block b of a sequence is its visible tokens b * ratio … b * ratio + ratio - 1, the first that is still there being rank 0:
-/// the rule of the reference implementation (reuse/qsa_layout.hpp), right for any first position, after holes, shifts and
+/// the rule of the reference implementation (reuse/inputs/qsa_layout.hpp), right for any first position, after holes, shifts and
 /// divisions, and for images. A cell can be in one block only. Where sequences share cells and cut them differently, only the
 /// sequences of the batch get blocks; if these do so, the batch is refused.
 struct FRUGAL_FLAGGED group_by_rank {

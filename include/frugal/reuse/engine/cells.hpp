@@ -3,7 +3,7 @@
 ///
 /// It offers every edit that engines make (those of llama.cpp's llama_memory and llama_kv_cells), numbers the contents itself
 /// so that no caller can forget to, and says what changed between two numbers. What depends on the cells alone
-/// (reuse/cell_blocks.hpp, engine inputs) is kept up to date from that.
+/// (reuse/engine/cell_blocks.hpp, engine inputs) is kept up to date from that.
 ///
 /// Two kinds of cache: with one stream all sequences live in it and may share cells; else each sequence has a stream of its own.
 #include <algorithm>
@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/change_log.hpp"
-#include "frugal/reuse/sequence_set.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/inputs/change_log.hpp"
+#include "frugal/reuse/inputs/sequence_set.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -262,4 +262,4 @@ private:
 
 FRUGAL_NAMESPACE_END
 
-#include "frugal/reuse/cells-inl.hpp"
+#include "frugal/reuse/engine/cells-inl.hpp"

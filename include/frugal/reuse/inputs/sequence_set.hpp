@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "frugal/reuse/batch.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/change_log.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/inputs/change_log.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

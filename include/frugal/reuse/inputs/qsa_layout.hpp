@@ -20,9 +20,9 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/token_history.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/inputs/token_history.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

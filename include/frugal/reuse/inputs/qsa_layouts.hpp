@@ -20,10 +20,10 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
-#include "frugal/reuse/shared_inputs.hpp"
-#include "frugal/reuse/token_history.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/shared_inputs.hpp"
+#include "frugal/reuse/inputs/token_history.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

@@ -19,11 +19,11 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/change_log.hpp"
-#include "frugal/reuse/qsa_layout.hpp"
-#include "frugal/reuse/token_index.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/change_log.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/token_index.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -180,4 +180,4 @@ private:
 
 FRUGAL_NAMESPACE_END
 
-#include "frugal/reuse/cell_blocks-inl.hpp"
+#include "frugal/reuse/engine/cell_blocks-inl.hpp"

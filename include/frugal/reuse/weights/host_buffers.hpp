@@ -9,9 +9,9 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/reader_table.hpp"
-#include "frugal/reuse/residency.hpp"
-#include "frugal/reuse/weight_loading.hpp"
+#include "frugal/reuse/weights/reader_table.hpp"
+#include "frugal/reuse/weights/residency.hpp"
+#include "frugal/reuse/weights/weight_loading.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/residency.hpp"
+#include "frugal/reuse/weights/residency.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 

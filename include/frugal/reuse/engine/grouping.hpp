@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/batch.hpp"
-#include "frugal/reuse/cells.hpp"
-#include "frugal/reuse/sequence_set.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/sequence_set.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -92,7 +92,7 @@ private:
 }
 
 /// Whether blocks cut by position are a sequence's blocks by rank, in a window of `blocks` blocks. `ranked`: the tokens' indices
-/// are their ranks (an image; see reuse/engine_blocks.hpp). Errors: unsupported, which names the token.
+/// are their ranks (an image; see reuse/engine/blocks.hpp). Errors: unsupported, which names the token.
 template <std::size_t Ratio>
 [[nodiscard]] status check_positions(const cells& held, sequence_id s, bool ranked, bool spatial, std::size_t blocks) {
     const std::span<const cell_index> tokens = held.tokens(s);
