@@ -1,5 +1,5 @@
 // Instantiates the decoding of weights in panels to bfloat16 for every format of the library, and the rounding to it.
-#include "frugal/ops/matmul/decode_cuda.cuh"
+#include "frugal/device/cuda/panels/decode.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {

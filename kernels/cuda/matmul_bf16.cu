@@ -1,5 +1,5 @@
 // Instantiates the products of weights in panels by matrix units, both rounded to bfloat16, for every format of the library.
-#include "frugal/ops/matmul/tiles_cuda.cuh"
+#include "frugal/device/cuda/panels/tiles.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {

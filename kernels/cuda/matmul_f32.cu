@@ -1,5 +1,5 @@
 // Instantiates the products of weights in panels with f32 activations for every format of the library.
-#include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/device/cuda/panels/multiply.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {

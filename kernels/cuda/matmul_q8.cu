@@ -1,6 +1,6 @@
 // Instantiates the products of weights in panels with 8-bit activations for every format of the library, and the rounding to
 // them.
-#include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/device/cuda/panels/multiply.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 namespace device::gpu {

@@ -12,8 +12,8 @@
 
 #include <doctest/doctest.h>
 
-#include "frugal/ops/matmul/decode_cuda.cuh"
-#include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/device/cuda/panels/decode.cuh"
+#include "frugal/device/cuda/panels/multiply.cuh"
 #include "simt/cublas.hpp"
 #include "simt_data.hpp"
 #include "weights.hpp"

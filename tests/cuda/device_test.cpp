@@ -10,10 +10,10 @@
 
 #include <doctest/doctest.h>
 
+#include "frugal/device/cuda/panels/multiply.cuh"
+#include "frugal/device/cuda/panels/tiles.cuh"
 #include "frugal/ops/elementwise/elementwise_cuda.cuh"
 #include "frugal/ops/matmul/image_matmul.hpp"
-#include "frugal/ops/matmul/matmul_cuda.cuh"
-#include "frugal/ops/matmul/tiles_cuda.cuh"
 #include "frugal/ops/norm/norm_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.cuh"
 #include "weights.hpp"

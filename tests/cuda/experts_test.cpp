@@ -1,8 +1,8 @@
 // A batch's choices by expert, and the products of chosen experts, on the emulator: the same bits whether a block takes one choice
 // or a tile of them.
 #if defined(FRUGAL_CUDA_EMULATOR)
-#include "frugal/ops/matmul/matmul_cuda.cuh"
-#include "frugal/ops/matmul/tiles_cuda.cuh"
+#include "frugal/device/cuda/panels/multiply.cuh"
+#include "frugal/device/cuda/panels/tiles.cuh"
 #include "frugal/ops/moe/group_cuda.cuh"
 #else  // on a GPU they are linked
 #include "frugal/device/cuda/products.hpp"

@@ -1,7 +1,7 @@
 // Products of the GPU kernels on the emulator: every format against sums in double, the same bits whatever the batch, the cut
 // of the work, the order of threads; those with f32 activations the bits of the same weights in f32.
 #if defined(FRUGAL_CUDA_EMULATOR)
-#include "frugal/ops/matmul/matmul_cuda.cuh"
+#include "frugal/device/cuda/panels/multiply.cuh"
 #else  // on a GPU they are linked
 #include "frugal/device/cuda/products.hpp"
 #endif

@@ -1,7 +1,7 @@
 // Products by matrix units with weights and activations in bfloat16 on the emulator, against sums in double of the rounded
 // numbers.
 #if defined(FRUGAL_CUDA_EMULATOR)
-#include "frugal/ops/matmul/tiles_cuda.cuh"
+#include "frugal/device/cuda/panels/tiles.cuh"
 #else  // on a GPU they are linked
 #include "frugal/device/cuda/products.hpp"
 #endif

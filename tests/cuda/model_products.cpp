@@ -1,7 +1,7 @@
 // The products and look-ups of the formats that the tests' models have, as kernels/cuda instantiates those of all formats.
+#include "frugal/device/cuda/panels/multiply.cuh"
+#include "frugal/device/cuda/panels/tiles.cuh"
 #include "frugal/ops/embedding/embedding_cuda.cuh"
-#include "frugal/ops/matmul/matmul_cuda.cuh"
-#include "frugal/ops/matmul/tiles_cuda.cuh"
 #include "frugal/ops/ngram/ngram_cuda.cuh"
 
 #define FRUGAL_TEST_FORMATS(X) \

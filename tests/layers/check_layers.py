@@ -25,6 +25,7 @@ MOST_COLUMNS = 130
 
 INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 NAMESPACE_LINE = re.compile(r"^[ \t]*(?:inline[ \t]+)?namespace[ \t]+frugal\b", re.MULTILINE)
+LAYER_NAMESPACE = re.compile(r"^namespace[ \t]+(\w+)", re.MULTILINE)
 EXCEPTION = re.compile(r"\b(throw|try|catch)\b(?!_)")
 ANONYMOUS = re.compile(r"\bnamespace[ \t]*\{")
 FREE_STATIC = re.compile(r"^static\b(?!_assert)", re.MULTILINE)
@@ -110,6 +111,9 @@ def check_header(name, text):
         report("FRUGAL_NAMESPACE_BEGIN and _END do not pair up")
     if name != "frugal/core/config.hpp" and ("namespace" in code) and "FRUGAL_NAMESPACE_BEGIN" not in code:
         report("a namespace outside FRUGAL_NAMESPACE_BEGIN")
+    for opened in LAYER_NAMESPACE.findall(code):
+        if layer in RANK and RANK.get(opened, RANK[layer]) < RANK[layer]:
+            report(f"namespace {opened}: what a layer declares is defined in that layer")
     if EXCEPTION.search(code) and not name.startswith(XRT):
         report("throw, try and catch: errors are returned")
     if ANONYMOUS.search(code):
@@ -153,8 +157,9 @@ def check_umbrella(texts):
 
 def check(include):
     texts = {name: (pathlib.Path(include) / name).read_text() for name in checks.headers(include)}
-    found = [violation for name, text in texts.items() for violation in check_header(name, text)]
-    return len(texts) + 1, found + check_umbrella(texts)
+    kernels = {str(path.relative_to(include)): path.read_text() for path in sorted(pathlib.Path(include).rglob("*.cuh"))}
+    found = [violation for name, text in {**texts, **kernels}.items() for violation in check_header(name, text)]
+    return len(texts) + len(kernels) + 1, found + check_umbrella(texts)
 
 
 HEAD = '#pragma once\n#include "frugal/core/config.hpp"\n'
@@ -196,6 +201,8 @@ BAD = {
     "namespace by hand": ("frugal/ops/x.hpp", HEAD + "namespace frugal {\n}\n"),
     "namespace by hand, nested": ("frugal/ops/x.hpp", HEAD + BODY + "namespace frugal::ops {\n}\n"),
     "foreign namespace": ("frugal/ops/x.hpp", HEAD + "namespace other {\n}\n"),
+    "defines what a layer below declares": ("frugal/ops/x.cuh", HEAD + "FRUGAL_NAMESPACE_BEGIN\nnamespace device::gpu {\n}\n"
+                                                                       "FRUGAL_NAMESPACE_END\n"),
     "namespace left open": ("frugal/ops/x.hpp", HEAD + "FRUGAL_NAMESPACE_BEGIN\n"),
     "throw": ("frugal/ops/x.hpp", HEAD + "FRUGAL_NAMESPACE_BEGIN\ninline void f() { throw 1; }\nFRUGAL_NAMESPACE_END\n"),
     "anonymous namespace": ("frugal/ops/x.hpp", HEAD + "FRUGAL_NAMESPACE_BEGIN\nnamespace {\n}\nFRUGAL_NAMESPACE_END\n"),
@@ -223,10 +230,12 @@ def self_test():
     with tempfile.TemporaryDirectory() as folder:  # the walk over a tree finds it too
         path = pathlib.Path(folder) / "frugal" / "ops"
         path.mkdir(parents=True)
-        (path / "x.hpp").write_text("#include <iostream>\n")
-        if not check(folder)[1]:
-            failures.append("planted fault not found in a tree")
-    checks.finish("layers self-test", len(GOOD) + len(BAD) + 4, failures)
+        for name in ("x.hpp", "x.cuh"):
+            (path / name).write_text("#include <iostream>\n")
+            if not any("iostream" in violation for violation in check(folder)[1]):
+                failures.append(f"planted fault not found in a tree, {name}")
+            (path / name).unlink()
+    checks.finish("layers self-test", len(GOOD) + len(BAD) + 5, failures)
 
 
 def main():

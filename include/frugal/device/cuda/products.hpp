@@ -1,6 +1,6 @@
 #pragma once
-/// The products that device::cuda starts. Their kernels are in ops/matmul/*.cuh, for nvcc: link frugal::cuda_kernels, where they
-/// are instantiated for every format of the library, or a unit of your own made like those of kernels/cuda.
+/// The products that device::cuda starts. Their kernels are in device/cuda/panels/*.cuh, for nvcc: link frugal::cuda_kernels,
+/// where they are instantiated for every format of the library, or a unit of your own made like those of kernels/cuda.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// Softmax attention of few queries over many cached keys on a GPU, all of them or those of an index list. The keys are cut
-/// into spans that blocks take by themselves, for one row or for several that see one sequence; a second kernel merges them in order. Source of the split: Dao et al. 2023,
-/// "Flash-Decoding"; of the online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867).
+/// into spans that blocks take by themselves, for one row or for several that see one sequence; a second kernel merges them in
+/// order. Source of the split: Dao et al. 2023, "Flash-Decoding"; of the online softmax: Milakov and Gimelshein 2018
+/// (arXiv:1805.02867).
 #include <cstddef>
 #include <cstdint>
 
@@ -119,10 +120,10 @@ struct split_shared {
 inline constexpr int split_batches = 3;  ///< of eight queries, that rows which see one sequence share keys by
 
 /// One span of keys for up to Heads * Batches queries of one key-value head; a block reads each key and value once. With one
-/// batch they are heads of one row. With more they are queries, in the order of rows and of heads within, of rows that see keys of
-/// one cache and have no lists. Features: of a head, 32 a lane's worth; Whole where a head has exactly 32 * Features. Grid: [spans,
-/// key-value heads * slices of Heads, rows], or [spans, key-value heads, queries / (Heads * Batches), rounded up]. The bits of a
-/// query are the same whatever it shares a block with.
+/// batch they are heads of one row. With more they are queries, in the order of rows and of heads within, of rows that see keys
+/// of one cache and have no lists. Features: of a head, 32 a lane's worth; Whole where a head has exactly 32 * Features. Grid:
+/// [spans, key-value heads * slices of Heads, rows], or [spans, key-value heads, queries / (Heads * Batches), rounded up]. The
+/// bits of a query are the same whatever it shares a block with.
 template <class Scalar, int Heads, int Features, bool Whole, int Batches = 1>
 __global__ void __launch_bounds__(32 * split_warps, 1)
     attend_spans(split_arguments a, const split_row<Scalar>* __restrict__ rows) {
@@ -305,8 +306,8 @@ struct merge_shared {
     float greatest[merge_threads / 32];
 };
 
-/// y[row][head] from the spans of a row, added in order: 32 features a block, one a lane of its first warp, while the others see to
-/// the weights and fetch. Grid: [heads, rows, features / 32, rounded up].
+/// y[row][head] from the spans of a row, added in order: 32 features a block, one a lane of its first warp, while the others
+/// see to the weights and fetch. Grid: [heads, rows, features / 32, rounded up].
 template <class Scalar>
 __global__ void __launch_bounds__(merge_threads)
     merge_spans(const float* __restrict__ partial, int spans, int head_dim, const split_row<Scalar>* __restrict__ rows,

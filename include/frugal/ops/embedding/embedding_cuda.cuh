@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/device/cuda/panels/reader.cuh"
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/ops/embedding/embedding_cuda.hpp"
-#include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -21,11 +21,11 @@ __global__ void __launch_bounds__(Threads)
     if (group >= groups) return;
     const std::int64_t row = rows[blockIdx.y];
     float* const out = y + blockIdx.y * y_stride;
+    using reader = device::gpu::panels::panel_reader<Layout>;
     float w[8][4];
     if (row >= 0) {
-        const lane_place at{static_cast<int>(row % 16 / 4), part};
-        panel_reader<Layout>::weights(
-            panel_reader<Layout>::load(table + static_cast<std::size_t>(row / 16) * panel_bytes, group, at), at, w);
+        const device::gpu::panels::lane_place at{static_cast<int>(row % 16 / 4), part};
+        reader::weights(reader::load(table + static_cast<std::size_t>(row / 16) * panel_bytes, group, at), at, w);
     }
     FRUGAL_UNROLL
     for (int c = 0; c < 8; ++c) {

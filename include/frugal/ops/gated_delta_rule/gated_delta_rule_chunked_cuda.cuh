@@ -5,7 +5,8 @@
 /// and its outputs and the state behind it are
 ///   out_t = D(t, -1) S' q_t + sum over s <= t of D(t, s) (q_t . k_s) delta_s,
 ///   S = D(n - 1, -1) S + sum over s of D(n - 1, s) k_s delta_s'.
-/// All in f32; or the products with keys and queries by matrix units, of numbers split into two bfloat16 each. Source: Yang, Wang, Zhang, Shen, Kim 2024 (arXiv:2406.06484); Yang, Kautz, Hatamizadeh 2024 (arXiv:2412.06464).
+/// All in f32; or the products with keys and queries by matrix units, of numbers split into two bfloat16 each. Source: Yang,
+/// Wang, Zhang, Shen, Kim 2024 (arXiv:2406.06484); Yang, Kautz, Hatamizadeh 2024 (arXiv:2412.06464).
 #include <cstddef>
 
 #include "frugal/device/cuda/portable.cuh"
@@ -63,8 +64,8 @@ FRUGAL_DEVICE float dot(const float4& a, const float4& b, float sum) {
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-/// The products of a chunk's keys and queries with its keys and with the state, by matrix units, into key_key, query_key, delta and
-/// read: a warp has 16 rows of keys or of queries, and all columns of the one or the other.
+/// The products of a chunk's keys and queries with its keys and with the state, by matrix units, into key_key, query_key, delta
+/// and read: a warp has 16 rows of keys or of queries, and all columns of the one or the other.
 FRUGAL_DEVICE void tile_chunk_products(const delta_chunk_room& room, int warp, int lane) {
     namespace gpu = device::gpu;
     const int across = lane / 4, pair = lane % 4 * 2, features = 4 * room.quads, row = warp / 2 % 2 * 16 + across;

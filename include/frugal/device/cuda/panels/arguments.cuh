@@ -9,7 +9,7 @@
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 inline constexpr int matvec_warps = 8;  ///< share the columns of a panel; part of the order of summation
 
@@ -31,12 +31,12 @@ struct matvec_arguments {
     float* y;
     std::size_t y_stride;
     // Where each row of y has an expert of its own: its number, bytes of an expert's panels, rows of y that share a row of x;
-    // these rows by expert, as device::gpu::expert_groups has them, in tiles of one size.
+    // these rows by expert, as expert_groups has them, in tiles of one size.
     const std::int32_t* experts;
     std::size_t expert_bytes;
     int share;
     const std::int32_t* order;
-    const device::gpu::choice_tile* tiles;
+    const choice_tile* tiles;
 };
 
 /// The rows of y that the blocks of one blockIdx.y make, `Most` at most, and whose weights: consecutive ones of one matrix. With
@@ -49,7 +49,7 @@ struct block_rows {
 
     FRUGAL_DEVICE explicit block_rows(const matvec_arguments& a) : weights(a.weights) {
         if constexpr (grouped) {
-            const device::gpu::choice_tile tile = a.tiles[blockIdx.y];
+            const choice_tile tile = a.tiles[blockIdx.y];
             first = tile.first, count = tile.count;
             weights += static_cast<std::size_t>(tile.expert) * a.expert_bytes;
         } else {
@@ -67,11 +67,11 @@ struct block_rows {
     FRUGAL_DEVICE bool wants(int t) const { return !grouped || t < count; }
 };
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 namespace device::gpu::detail {
 
-[[nodiscard]] inline ops::cuda::matvec_arguments matvec_of(const panel_product& product) {
+[[nodiscard]] inline panels::matvec_arguments matvec_of(const panel_product& product) {
     return {product.weights,
             product.panel_bytes,
             static_cast<int>((product.rows + quant::panel_rows - 1) / quant::panel_rows),
@@ -92,8 +92,8 @@ namespace device::gpu::detail {
 }
 
 /// Without tiles yet.
-[[nodiscard]] inline ops::cuda::matvec_arguments matvec_of(const expert_product& product) {
-    ops::cuda::matvec_arguments a = matvec_of(product.panels);
+[[nodiscard]] inline panels::matvec_arguments matvec_of(const expert_product& product) {
+    panels::matvec_arguments a = matvec_of(product.panels);
     a.tokens = static_cast<int>(product.choices);
     a.experts = product.experts;
     a.expert_bytes = static_cast<std::size_t>(a.panels) * a.panel_bytes;
@@ -103,13 +103,13 @@ namespace device::gpu::detail {
 }
 
 /// Tiles of `size` choices as blocks of a grid, at most; a takes them.
-[[nodiscard]] inline int take_tiles(ops::cuda::matvec_arguments& a, const expert_product& product, std::size_t size) {
+[[nodiscard]] inline int take_tiles(panels::matvec_arguments& a, const expert_product& product, std::size_t size) {
     a.tiles = size == expert_groups::few ? product.groups.of_few : product.groups.of_many;
     return static_cast<int>(expert_groups::most_tiles(product.choices, product.groups.experts, size));
 }
 
 /// A kernel of so many warps for so many panels a block, and blocks beside one another for the rows of y.
-[[nodiscard]] inline cudaError_t start_rows(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
+[[nodiscard]] inline cudaError_t start_rows(void (*kernel)(panels::matvec_arguments), const panels::matvec_arguments& a,
                                             int warps, int panels_a_block, int blocks, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>((a.panels + panels_a_block - 1) / panels_a_block), static_cast<unsigned>(blocks));
     return launch(kernel, grid, dim3(static_cast<unsigned>(32 * warps)), 0, stream, a);

@@ -6,15 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/device/cuda/panels/arguments.cuh"
+#include "frugal/device/cuda/panels/reader.cuh"
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/tensor_core.cuh"
 #include "frugal/device/cuda/warp.cuh"
-#include "frugal/ops/matmul/matvec_arguments.cuh"
-#include "frugal/ops/matmul/panel_reader.cuh"
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 /// What a group adds to the running sum of a row: the integer sums of its two halves of columns, codes counted from 0, and
 /// those of the activations.
@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
     __syncwarp();  // its halves may have left the loop at different times
 
     // Over the two groups of a warp, then over the warps.
-    auto& shared = device::gpu::block_shared<matvec_shared<sums>>();
+    auto& shared = block_shared<matvec_shared<sums>>();
     FRUGAL_UNROLL
     for (int p = 0; p < Panels; ++p) {
         FRUGAL_UNROLL
         for (int t = 0; t < Tokens; ++t) {
-            const float both = sum[p][t] + __shfl_xor_sync(device::gpu::full_warp, sum[p][t], 16);
+            const float both = sum[p][t] + __shfl_xor_sync(full_warp, sum[p][t], 16);
             if (lane < 16) shared.partial[warp][(p * Tokens + t) * 16 + own_row] = both;
         }
     }
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
 
 inline constexpr int tile_warps = 4;    ///< panels of a block: one a warp
 inline constexpr int tile_tokens = 32;  ///< tokens of a block: as many as three sums each leave registers for
-static_assert(tile_tokens == device::gpu::expert_groups::many);
+static_assert(tile_tokens == expert_groups::many);
 
 /// The same for many tokens, by matrix units: a warp multiplies the 16 rows of its panel with 32 tokens, eight at a time.
 /// Grid: [panels / tile_warps, tokens / tile_tokens or tiles], rounded up.
@@ -196,12 +196,12 @@ __global__ void __launch_bounds__(32 * tile_warps, 1) multiply_code_tiles(matvec
                     const std::size_t from = group_at(operand_row[n], group) * 32 + static_cast<std::size_t>(4 * part);
                     const auto low_x = static_cast<std::uint32_t>(__ldg(reinterpret_cast<const int*>(a.codes + from)));
                     const auto high_x = static_cast<std::uint32_t>(__ldg(reinterpret_cast<const int*>(a.codes + from + 16)));
-                    device::gpu::fragment_sums low{}, high{};
+                    fragment_sums low{}, high{};
                     if constexpr (reader::runs == 2) {
-                        device::gpu::multiply_add(low, upper.low, lower.low, low_x);
-                        device::gpu::multiply_add(high, upper.high, lower.high, high_x);
+                        multiply_add(low, upper.low, lower.low, low_x);
+                        multiply_add(high, upper.high, lower.high, high_x);
                     } else {
-                        device::gpu::multiply_add(low, {{upper.low, lower.low, upper.high, lower.high}}, {{low_x, high_x}});
+                        multiply_add(low, {{upper.low, lower.low, upper.high, lower.high}}, {{low_x, high_x}});
                     }
                     FRUGAL_UNROLL
                     for (int odd = 0; odd < 2; ++odd) {
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(32 * Warps)
     if (group >= groups) return;  // whole warps leave; there is no block barrier below
     const float value = values[group * 32 + lane];
     // Magnitudes of floats order like their bits, with NaN above infinity above everything finite.
-    const unsigned most = __reduce_max_sync(device::gpu::full_warp, __float_as_uint(value) & 0x7FFFFFFFu);
+    const unsigned most = __reduce_max_sync(full_warp, __float_as_uint(value) & 0x7FFFFFFFu);
     constexpr unsigned infinity_bits = 0x7F800000u, least_bits = (127u - 120u) << 23;
     float scale = 0.0f;
     int code = 0;
@@ -265,11 +265,11 @@ __global__ void __launch_bounds__(32 * Warps)
     codes[group * 32 + lane] = static_cast<std::int8_t>(code);
     int sum = code;
     FRUGAL_UNROLL
-    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(device::gpu::full_warp, sum, offset);
+    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(full_warp, sum, offset);
     if (lane % 16 == 0) sums[2 * group + lane / 16] = static_cast<std::int16_t>(sum);
     if (lane == 0) scales[group] = scale;
 }
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 FRUGAL_NAMESPACE_END

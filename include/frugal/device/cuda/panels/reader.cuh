@@ -14,7 +14,7 @@
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 /// Where a lane is within a pair of groups.
 struct lane_place {
@@ -464,6 +464,6 @@ struct panel_reader<quant::scalar_panel<bfloat16>> {
 template <class Format>
 using reader_of = panel_reader<quant::panel_of<Format>>;
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 FRUGAL_NAMESPACE_END

@@ -3,17 +3,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/device/cuda/panels/arguments.cuh"
+#include "frugal/device/cuda/panels/reader.cuh"
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/tensor_core.cuh"
-#include "frugal/ops/matmul/matvec_arguments.cuh"
-#include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/quant/formats.hpp"
 #include "frugal/tensor/scalar.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 inline constexpr int decode_warps = 8;  ///< groups of a block: one a warp
 
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(32 * decode_warps) decode_panel_rows(matvec_ar
         bfloat16* const to = out + (row * static_cast<std::size_t>(a.groups) + static_cast<std::size_t>(group)) * 32 + 4 * part;
         FRUGAL_UNROLL
         for (int i = 0; i < 2; ++i)
-            *reinterpret_cast<uint2*>(to + 16 * i) = uint2{device::gpu::pack_bf16(values[4 * i], values[4 * i + 1]),
-                                                           device::gpu::pack_bf16(values[4 * i + 2], values[4 * i + 3])};
+            *reinterpret_cast<uint2*>(to + 16 * i) =
+                uint2{pack_bf16(values[4 * i], values[4 * i + 1]), pack_bf16(values[4 * i + 2], values[4 * i + 3])};
     }
 }
 
@@ -44,19 +44,19 @@ __global__ void __launch_bounds__(Threads) round_to_bfloat16(const float* from, 
     const std::size_t i = (blockIdx.x * static_cast<std::size_t>(Threads) + threadIdx.x) * 4;
     if (i >= count) return;
     const float4 four = *reinterpret_cast<const float4*>(from + i);
-    *reinterpret_cast<uint2*>(to + i) = uint2{device::gpu::pack_bf16(four.x, four.y), device::gpu::pack_bf16(four.z, four.w)};
+    *reinterpret_cast<uint2*>(to + i) = uint2{pack_bf16(four.x, four.y), pack_bf16(four.z, four.w)};
 }
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 namespace device::gpu {
 
 template <class Format>
 cudaError_t decode_panels(const panel_product& weights, bfloat16* out, cudaStream_t stream) {
-    constexpr int warps = ops::cuda::decode_warps;
-    const ops::cuda::matvec_arguments a = detail::matvec_of(weights);
+    constexpr int warps = panels::decode_warps;
+    const panels::matvec_arguments a = detail::matvec_of(weights);
     if (a.panels == 0 || a.groups == 0) return cudaSuccess;
-    return launch(ops::cuda::decode_panel_rows<quant::panel_of<Format>>,
+    return launch(panels::decode_panel_rows<quant::panel_of<Format>>,
                   dim3(static_cast<unsigned>((a.groups + warps - 1) / warps), static_cast<unsigned>(a.panels)), dim3(32 * warps),
                   0, stream, a, out);
 }
@@ -65,7 +65,7 @@ template <class To>
 cudaError_t round_values(const float* from, std::size_t count, To* to, cudaStream_t stream) {
     constexpr unsigned threads = 256;
     if (count == 0) return cudaSuccess;
-    return launch(ops::cuda::round_to_bfloat16<threads>, dim3(static_cast<unsigned>((count / 4 + threads - 1) / threads)),
+    return launch(panels::round_to_bfloat16<threads>, dim3(static_cast<unsigned>((count / 4 + threads - 1) / threads)),
                   dim3(threads), 0, stream, from, count, to);
 }
 

@@ -3,16 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/device/cuda/panels/arguments.cuh"
+#include "frugal/device/cuda/panels/reader.cuh"
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/tensor_core.cuh"
-#include "frugal/ops/matmul/matvec_arguments.cuh"
-#include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/quant/formats.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 inline constexpr int bf16_warps = 4;    ///< panels of a block: one a warp
 inline constexpr int bf16_tokens = 64;  ///< tokens of a block
@@ -21,7 +21,6 @@ inline constexpr int bf16_tokens = 64;  ///< tokens of a block
 /// and a token are summed over the groups of columns in their order, whatever stands beside them.
 template <class Layout, int Tokens, bool Experts = false>
 __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matvec_arguments a) {
-    namespace gpu = device::gpu;
     using reader = panel_reader<Layout>;
     constexpr int tiles = Tokens / 8;
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -36,7 +35,7 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
     FRUGAL_UNROLL
     for (int n = 0; n < tiles; ++n) operand_row[n] = rows.x(a, 8 * n + across);
 
-    gpu::fragment_c sum[tiles];
+    fragment_c sum[tiles];
     FRUGAL_UNROLL
     for (int n = 0; n < tiles; ++n) {
         FRUGAL_UNROLL
@@ -46,13 +45,13 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
         float upper[8], lower[8];
         reader::row_weights(panel, group, across, part, upper);
         reader::row_weights(panel, group, across + 8, part, lower);
-        gpu::fragment_a weights[2];  // of the low and the high 16 columns
+        fragment_a weights[2];  // of the low and the high 16 columns
         FRUGAL_UNROLL
         for (int half = 0; half < 2; ++half) {
             FRUGAL_UNROLL
             for (int i = 0; i < 2; ++i) {
-                weights[half].x[2 * i] = gpu::pack_bf16(upper[4 * half + 2 * i], upper[4 * half + 2 * i + 1]);
-                weights[half].x[2 * i + 1] = gpu::pack_bf16(lower[4 * half + 2 * i], lower[4 * half + 2 * i + 1]);
+                weights[half].x[2 * i] = pack_bf16(upper[4 * half + 2 * i], upper[4 * half + 2 * i + 1]);
+                weights[half].x[2 * i + 1] = pack_bf16(lower[4 * half + 2 * i], lower[4 * half + 2 * i + 1]);
             }
         }
         FRUGAL_UNROLL
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
             FRUGAL_UNROLL
             for (int half = 0; half < 2; ++half) {
                 const float4 x = __ldg(reinterpret_cast<const float4*>(from + 16 * half));
-                gpu::multiply_add(sum[n], weights[half], gpu::fragment_b{{gpu::pack_bf16(x.x, x.y), gpu::pack_bf16(x.z, x.w)}});
+                multiply_add(sum[n], weights[half], fragment_b{{pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)}});
             }
         }
     }
@@ -79,26 +78,26 @@ __global__ void __launch_bounds__(32 * bf16_warps, 1) multiply_panel_tiles(matve
     }
 }
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 namespace device::gpu {
 
 template <class Format>
 cudaError_t multiply_panel_tiles(const panel_product& product, cudaStream_t stream) {
-    const ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    const panels::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
-    constexpr int warps = ops::cuda::bf16_warps, tokens = ops::cuda::bf16_tokens;
-    return detail::start_rows(ops::cuda::multiply_panel_tiles<quant::panel_of<Format>, tokens>, a, warps, warps,
+    constexpr int warps = panels::bf16_warps, tokens = panels::bf16_tokens;
+    return detail::start_rows(panels::multiply_panel_tiles<quant::panel_of<Format>, tokens>, a, warps, warps,
                               (a.tokens + tokens - 1) / tokens, stream);
 }
 
 template <class Format>
 cudaError_t multiply_expert_panel_tiles(const expert_product& product, cudaStream_t stream) {
-    ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    panels::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
-    constexpr int warps = ops::cuda::bf16_warps, tokens = expert_groups::many;
+    constexpr int warps = panels::bf16_warps, tokens = expert_groups::many;
     const int tiles = detail::take_tiles(a, product, tokens);
-    return detail::start_rows(ops::cuda::multiply_panel_tiles<quant::panel_of<Format>, tokens, true>, a, warps, warps, tiles,
+    return detail::start_rows(panels::multiply_panel_tiles<quant::panel_of<Format>, tokens, true>, a, warps, warps, tiles,
                               stream);
 }
 

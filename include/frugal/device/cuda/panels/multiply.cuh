@@ -4,17 +4,17 @@
 #include <cstdint>
 
 #include "frugal/device/cpu/activations.hpp"
+#include "frugal/device/cuda/panels/arguments.cuh"
+#include "frugal/device/cuda/panels/codes.cuh"
+#include "frugal/device/cuda/panels/reader.cuh"
 #include "frugal/device/cuda/portable.cuh"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/warp.cuh"
-#include "frugal/ops/matmul/codes_cuda.cuh"
-#include "frugal/ops/matmul/matvec_arguments.cuh"
-#include "frugal/ops/matmul/panel_reader.cuh"
 #include "frugal/quant/formats.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace ops::cuda {
+namespace device::gpu::panels {
 
 /// y of up to `Tokens` tokens (block_rows) for `Panels` panels of weights a block, which it reads once. Grid: [panels / Panels,
 /// tokens / Tokens or tiles], rounded up; blocks of 32 * matvec_warps threads. A row's sum is made of the same terms in the same
@@ -94,14 +94,14 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
     }
 
     // Over the lanes of a row, then over the warps.
-    auto& shared = device::gpu::block_shared<matvec_shared<sums>>();
+    auto& shared = block_shared<matvec_shared<sums>>();
     FRUGAL_UNROLL
     for (int p = 0; p < Panels; ++p) {
         FRUGAL_UNROLL
         for (int t = 0; t < Tokens; ++t) {
             FRUGAL_UNROLL
             for (int i = 0; i < 4; ++i) {
-                const float all = device::gpu::lane_sum<4>(sum[p][t][i]);
+                const float all = lane_sum<4>(sum[p][t][i]);
                 if (lane < 4) shared.partial[warp][(p * Tokens + t) * 16 + 4 * lane + i] = all;
             }
         }
@@ -117,17 +117,16 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_panels(matvec_arg
     }
 }
 
-}  // namespace ops::cuda
+}  // namespace device::gpu::panels
 
 namespace device::gpu {
 
 namespace detail {
 
 /// A kernel for so many panels and tokens a block.
-[[nodiscard]] inline cudaError_t start_matvec(void (*kernel)(ops::cuda::matvec_arguments), const ops::cuda::matvec_arguments& a,
+[[nodiscard]] inline cudaError_t start_matvec(void (*kernel)(panels::matvec_arguments), const panels::matvec_arguments& a,
                                               int panels_a_block, int tokens_a_block, cudaStream_t stream) {
-    return start_rows(kernel, a, ops::cuda::matvec_warps, panels_a_block, (a.tokens + tokens_a_block - 1) / tokens_a_block,
-                      stream);
+    return start_rows(kernel, a, panels::matvec_warps, panels_a_block, (a.tokens + tokens_a_block - 1) / tokens_a_block, stream);
 }
 
 }  // namespace detail
@@ -135,48 +134,48 @@ namespace detail {
 template <class Format, activation_policy Activations>
 cudaError_t multiply_panels(const panel_product& product, cudaStream_t stream) {
     using layout = quant::panel_of<Format>;
-    const ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    const panels::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
     // Two panels share their activations, where there are blocks enough to fill the device several times over.
     const bool many = a.panels >= 8 * product.multiprocessors;
     if constexpr (Activations::quantized && quant::coded_layout<layout>) {
         if (a.tokens > 16) {
-            constexpr int warps = ops::cuda::tile_warps, tokens = ops::cuda::tile_tokens;
-            return detail::start_rows(ops::cuda::multiply_code_tiles<layout>, a, warps, warps, (a.tokens + tokens - 1) / tokens,
+            constexpr int warps = panels::tile_warps, tokens = panels::tile_tokens;
+            return detail::start_rows(panels::multiply_code_tiles<layout>, a, warps, warps, (a.tokens + tokens - 1) / tokens,
                                       stream);
         }
-        if (a.tokens > 4) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 8>, a, 1, 8, stream);
-        if (a.tokens > 1) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 4>, a, 1, 4, stream);
-        if (many) return detail::start_matvec(ops::cuda::matvec_codes<layout, 2, 1>, a, 2, 1, stream);
-        return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1>, a, 1, 1, stream);
+        if (a.tokens > 4) return detail::start_matvec(panels::matvec_codes<layout, 1, 8>, a, 1, 8, stream);
+        if (a.tokens > 1) return detail::start_matvec(panels::matvec_codes<layout, 1, 4>, a, 1, 4, stream);
+        if (many) return detail::start_matvec(panels::matvec_codes<layout, 2, 1>, a, 2, 1, stream);
+        return detail::start_matvec(panels::matvec_codes<layout, 1, 1>, a, 1, 1, stream);
     } else {
-        if (a.tokens > 4) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 8>, a, 1, 8, stream);
-        if (a.tokens > 1) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 4>, a, 1, 4, stream);
-        if (many) return detail::start_matvec(ops::cuda::matvec_panels<layout, 2, 1>, a, 2, 1, stream);
-        return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1>, a, 1, 1, stream);
+        if (a.tokens > 4) return detail::start_matvec(panels::matvec_panels<layout, 1, 8>, a, 1, 8, stream);
+        if (a.tokens > 1) return detail::start_matvec(panels::matvec_panels<layout, 1, 4>, a, 1, 4, stream);
+        if (many) return detail::start_matvec(panels::matvec_panels<layout, 2, 1>, a, 2, 1, stream);
+        return detail::start_matvec(panels::matvec_panels<layout, 1, 1>, a, 1, 1, stream);
     }
 }
 
 template <class Format, activation_policy Activations>
 cudaError_t multiply_expert_panels(const expert_product& product, cudaStream_t stream) {
     using layout = quant::panel_of<Format>;
-    constexpr int few = expert_groups::few, warps = ops::cuda::matvec_warps;
-    ops::cuda::matvec_arguments a = detail::matvec_of(product);
+    constexpr int few = expert_groups::few, warps = panels::matvec_warps;
+    panels::matvec_arguments a = detail::matvec_of(product);
     if (a.panels == 0 || a.tokens == 0) return cudaSuccess;
     const bool grouped = product.groups.order != nullptr;
     if constexpr (Activations::quantized && quant::coded_layout<layout>) {
-        if (!grouped) return detail::start_matvec(ops::cuda::matvec_codes<layout, 1, 1, true>, a, 1, 1, stream);
+        if (!grouped) return detail::start_matvec(panels::matvec_codes<layout, 1, 1, true>, a, 1, 1, stream);
         if (product.choices > 4 * product.groups.experts) {  // matrix units, of which eight choices are the least work
-            constexpr int tile_warps = ops::cuda::tile_warps;
+            constexpr int tile_warps = panels::tile_warps;
             const int tiles = detail::take_tiles(a, product, expert_groups::many);
-            return detail::start_rows(ops::cuda::multiply_code_tiles<layout, true>, a, tile_warps, tile_warps, tiles, stream);
+            return detail::start_rows(panels::multiply_code_tiles<layout, true>, a, tile_warps, tile_warps, tiles, stream);
         }
         const int tiles = detail::take_tiles(a, product, few);
-        return detail::start_rows(ops::cuda::matvec_codes<layout, 1, few, true>, a, warps, 1, tiles, stream);
+        return detail::start_rows(panels::matvec_codes<layout, 1, few, true>, a, warps, 1, tiles, stream);
     } else {
-        if (!grouped) return detail::start_matvec(ops::cuda::matvec_panels<layout, 1, 1, true>, a, 1, 1, stream);
+        if (!grouped) return detail::start_matvec(panels::matvec_panels<layout, 1, 1, true>, a, 1, 1, stream);
         const int tiles = detail::take_tiles(a, product, few);
-        return detail::start_rows(ops::cuda::matvec_panels<layout, 1, few, true>, a, warps, 1, tiles, stream);
+        return detail::start_rows(panels::matvec_panels<layout, 1, few, true>, a, warps, 1, tiles, stream);
     }
 }
 
@@ -187,7 +186,7 @@ cudaError_t quantize_activations(const float* values, std::size_t tokens, std::s
     constexpr unsigned warps = 8;
     const std::size_t all = tokens * groups;
     if (all == 0) return cudaSuccess;
-    return launch(ops::cuda::quantize_groups<warps>, dim3(static_cast<unsigned>((all + warps - 1) / warps)), dim3(32 * warps), 0,
+    return launch(panels::quantize_groups<warps>, dim3(static_cast<unsigned>((all + warps - 1) / warps)), dim3(32 * warps), 0,
                   stream, values, all, codes, sums, scales);
 }
 
