@@ -64,8 +64,9 @@ public:
         const std::size_t others = rows - newest.kept;
         if (others != 0) FRUGAL_TRY(append(std::size_t{0}, others));
         for (std::size_t t = others; t < rows; ++t) {
-            FRUGAL_TRY(pass.start(
-                ops::cuda::keep_before_token(state_, size_, newest.visible + t, before_, checkpoints_, pass.stream())));
+            FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+                return ops::cuda::keep_before_token<T>(state_, size_, newest.visible + t, before_, checkpoints_, stream);
+            }));
             FRUGAL_TRY(append(t, std::size_t{1}));
         }
         return {};

@@ -33,7 +33,7 @@ template <class Device>
                                const device::gpu::activations& x, matrix_view<float> y) {
     const auto gate = all.gate.rows_range(0, x.tokens), up = all.up.rows_range(0, x.tokens);
     FRUGAL_TRY(pass.multiply(products.template image<gate_up_product>(), x, {gate, up}));
-    FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, pass.stream())));
+    FRUGAL_TRY(ops::swiglu(pass, gate, up, gate));
     FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
     return pass.multiply(products.template image<down_product>(), inner, {y});
 }

@@ -1,6 +1,7 @@
 #pragma once
 /// Hyper-connections on a GPU.
 #include <cstddef>
+#include <span>
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/pass.hpp"
@@ -41,7 +42,7 @@ public:
             return fail(errc::shape_mismatch, d.streams, " streams of ", d.hidden, " features with a norm of ", w.norm.size());
         cuda_hyper_connection out;
         FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
-        FRUGAL_TRY_ASSIGN(out.norm_, memory.copy(w.norm));
+        FRUGAL_TRY_ASSIGN(out.norm_, memory.keep(w.norm));
         return out;
     }
 
@@ -53,22 +54,21 @@ public:
         const auto normed = own(all.normed), low = own(all.low), gate = own(all.gate), injection = own(all.injection);
         const bool injects = products_.template has<inject_product>();
         const auto divisor = static_cast<float>(d.streams);
-        const cudaStream_t stream = pass.stream();
-        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(streams, norm_, d.hidden, d.eps, normed, stream)));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, norm_, d.hidden, d.eps, normed));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(normed));
         FRUGAL_TRY(pass.multiply(products_.template image<mix_down_product>(), input, {low}));
         if (injects) FRUGAL_TRY(pass.multiply(products_.template image<inject_product>(), input, {injection}));
-        FRUGAL_TRY(pass.start(ops::cuda::divided_silu(divisor, low, stream)));
+        FRUGAL_TRY(ops::divided_silu(pass, divisor, low));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(low));
         FRUGAL_TRY(pass.multiply(products_.template image<mix_up_product>(), inner, {gate}));
-        if (injects) FRUGAL_TRY(pass.start(ops::cuda::divided_double_sigmoid(divisor, injection, stream)));
-        return pass.start(ops::cuda::gated_stream_mean(gate, normed, d.streams, mixed, stream));
+        if (injects) FRUGAL_TRY(ops::divided_double_sigmoid(pass, divisor, injection));
+        return ops::gated_stream_mean(pass, gate, normed, d.streams, mixed);
     }
 
     /// After the block. Queued.
     [[nodiscard]] status inject(const device::gpu::pass<Device>& pass, const cuda_hyper_buffers& all,
                                 matrix_view<const float> output, matrix_view<float> streams) const {
-        return pass.start(ops::cuda::add_to_streams(all.injection.rows_range(0, streams.rows()), output, streams, pass.stream()));
+        return ops::add_to_streams(pass, all.injection.rows_range(0, streams.rows()), output, streams);
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 
@@ -76,7 +76,7 @@ private:
     using products = reuse::packed_products<hyper_connection_products, Device>;
 
     products products_;
-    const float* norm_ = nullptr;
+    std::span<const float> norm_;  ///< on the device
 };
 
 }  // namespace layer

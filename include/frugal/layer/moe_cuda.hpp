@@ -91,7 +91,6 @@ public:
         const std::size_t rows = x.rows(), pairs = rows * d.top_k;
         const auto logits = all.logits.rows_range(0, rows), gate = all.gate.rows_range(0, pairs),
                    up = all.up.rows_range(0, pairs), outputs = all.outputs.rows_range(0, pairs);
-        const cudaStream_t stream = pass.stream();
         matrix_view<const float> shared;
         const float* shared_gate = nullptr;
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
@@ -101,12 +100,15 @@ public:
             shared_gate = all.shared_gate.data();
         }
         FRUGAL_TRY(pass.multiply(products_.template image<router_product>(), input, {logits}));
-        FRUGAL_TRY(pass.start(ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream)));
+        FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+            return ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream);
+        }));
         device::gpu::expert_groups groups;
         if (device::gpu::groups_choices<typename Device::prefill>(rows, pairs, d.experts)) {
             groups = all.groups;
             groups.tokens = rows;
-            FRUGAL_TRY(pass.start(ops::cuda::group_choices(all.index, pairs, groups, stream)));
+            FRUGAL_TRY(
+                pass.start([&](cudaStream_t stream) { return ops::cuda::group_choices(all.index, pairs, groups, stream); }));
         }
         FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, groups, d.top_k, gate));
         FRUGAL_TRY(pass.multiply_experts(up_, input, all.index, groups, d.top_k, up));
@@ -115,10 +117,12 @@ public:
             FRUGAL_TRY(dense_ffn(pass, shared_, all.shared_ffn, input, own));
             shared = own;
         }
-        FRUGAL_TRY(pass.start(ops::cuda::swiglu(gate, up, gate, stream)));
+        FRUGAL_TRY(ops::swiglu(pass, gate, up, gate));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
         FRUGAL_TRY(pass.multiply_experts(down_, inner, all.index, groups, 1, outputs));
-        return pass.start(ops::cuda::combine_experts(outputs, all.index, all.weight, d.top_k, shared, shared_gate, y, stream));
+        return pass.start([&](cudaStream_t stream) {
+            return ops::cuda::combine_experts(outputs, all.index, all.weight, d.top_k, shared, shared_gate, y, stream);
+        });
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept {
         return products_.bytes() + shared_.bytes() + gate_.bytes() + up_.bytes() + down_.bytes();

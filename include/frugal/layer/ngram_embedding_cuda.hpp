@@ -40,10 +40,10 @@ public:
         FRUGAL_TRY_ASSIGN(out.table_, pack_table(dev, w.table));
         if (unneeded)
             for (const quant::weight_view& shard : w.table.shards()) unneeded({shard.data, shard.bytes()});
-        FRUGAL_TRY_ASSIGN(out.norm_key_, memory.copy(w.norm_key));
-        FRUGAL_TRY_ASSIGN(out.norm_query_, memory.copy(w.norm_query));
-        FRUGAL_TRY_ASSIGN(out.norm_conv_, memory.copy(w.norm_conv));
-        FRUGAL_TRY_ASSIGN(out.conv_, memory.copy(w.conv));
+        FRUGAL_TRY_ASSIGN(out.norm_key_, memory.keep(w.norm_key));
+        FRUGAL_TRY_ASSIGN(out.norm_query_, memory.keep(w.norm_query));
+        FRUGAL_TRY_ASSIGN(out.norm_conv_, memory.keep(w.norm_conv));
+        FRUGAL_TRY_ASSIGN(out.conv_, memory.keep(w.conv));
         out.hash_.ngram_size = static_cast<int>(d.hash.ngram_size);
         out.hash_.heads_per_ngram = static_cast<int>(d.hash.heads_per_ngram);
         out.hash_.eos = d.hash.eos;
@@ -70,10 +70,12 @@ public:
         const std::size_t rows = streams.rows(), heads = d.hash.heads();
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
         const auto embedding = own(embedding_), key = own(key_), query = own(query_), value = own(value_), added = own(added_);
-        const cudaStream_t stream = pass.stream();
-        FRUGAL_TRY(pass.start(ops::cuda::ngram_rows(hash_, before_.data(), tokens, rows, rows_, stream)));
+        FRUGAL_TRY(pass.start(
+            [&](cudaStream_t stream) { return ops::cuda::ngram_rows(hash_, before_.data(), tokens, rows, rows_, stream); }));
         FRUGAL_TRY(before_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            return pass.start(ops::cuda::keep_ngram_tokens(before_.data(), d.hash.context(), tokens + first, count, stream));
+            return pass.start([&](cudaStream_t stream) {
+                return ops::cuda::keep_ngram_tokens(before_.data(), d.hash.context(), tokens + first, count, stream);
+            });
         }));
         if (embedding.stride() == embedding.cols())
             FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_, {embedding.data(), rows * heads, d.row}));
@@ -82,18 +84,17 @@ public:
                 FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_ + t * heads, {embedding.row(t), heads, d.row}));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(embedding));
         FRUGAL_TRY(pass.multiply(products_.template image<ngram_product>(), input, {key, value}));
-        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key, norm_key_, d.hidden, d.eps, key, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(streams, norm_query_, d.hidden, d.eps, query, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::ngram_gate(key, query, value, key, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key, norm_conv_, d.hidden, d.eps, query, stream)));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, norm_key_, d.hidden, d.eps, key));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, norm_query_, d.hidden, d.eps, query));
+        FRUGAL_TRY(ops::ngram_gate(pass, key, query, value, key));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, norm_conv_, d.hidden, d.eps, query));
         const matrix_view<float> history(history_.data(), d.conv_history(), d.channels());
         FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            return pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(query.rows_range(first, count), conv_,
-                                                                              d.conv_kernel, d.hash.ngram_size, history,
-                                                                              added.rows_range(first, count), stream));
+            return ops::causal_conv1d<ops::activation::silu>(pass, query.rows_range(first, count), conv_, d.conv_kernel,
+                                                             d.hash.ngram_size, history, added.rows_range(first, count));
         }));
-        FRUGAL_TRY(pass.start(ops::cuda::add(key, added, stream)));
-        return pass.start(ops::cuda::add(added, streams, stream));
+        FRUGAL_TRY(ops::add(pass, key, added));
+        return ops::add(pass, added, streams);
     }
 
     /// Queues that the sequence is empty again.
@@ -137,8 +138,8 @@ private:
     products products_;
     image table_;
     ops::cuda::device_ngram_hash hash_;
-    const float *norm_key_ = nullptr, *norm_query_ = nullptr, *norm_conv_ = nullptr, *conv_ = nullptr;
-    const std::int64_t* no_tokens_ = nullptr;  ///< what stands before the first token
+    std::span<const float> norm_key_, norm_query_, norm_conv_, conv_;  ///< on the device
+    const std::int64_t* no_tokens_ = nullptr;                          ///< what stands before the first token
     tokens_type before_;
     history_type history_;  ///< [conv history][channels]
     std::int64_t* rows_ = nullptr;

@@ -117,8 +117,7 @@ public:
             return fail(errc::unsupported, "a draw with a top-k of ", how.top_k, " on a GPU; from 1 to ", ops::cuda::sample_most,
                         ", or take the logits and draw from them");
         if (how.min_p != 0)
-            return fail(errc::unsupported, "a draw with a min-p of ", how.min_p,
-                        " on a GPU; take the logits and draw from them");
+            return fail(errc::unsupported, "a draw with a min-p of ", how.min_p, " on a GPU; take the logits and draw from them");
         const std::uint64_t before = by.random().state();
         *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {by.random().uniform(), how.temperature, how.top_p,
                                                                            static_cast<std::uint32_t>(how.top_k)};
@@ -370,23 +369,29 @@ private:
     [[nodiscard]] status queue_step(device_type& dev, std::size_t rows, std::size_t wanted, outcome what, std::size_t bound,
                                     const attention::cuda_checkpoints& kept) {
         const pass_type& pass = *buffers_.pass;
-        const cudaStream_t stream = pass.stream();
         FRUGAL_TRY(dev.queue().upload(buffers_.tokens, buffers_.described.template as<std::byte>(),
                                       rows * sizeof(ops::cuda::step_token)));
-        FRUGAL_TRY(pass.start(ops::cuda::begin_step(buffers_.tokens, rows, buffers_.step, buffers_.length, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::rope_angles(buffers_.rope, buffers_.step.positions, rows, buffers_.angles, stream)));
-        if constexpr (types::sparse)
-            FRUGAL_TRY(pass.start(
-                ops::cuda::rope_angles(buffers_.rope, buffers_.step.block_positions, rows, buffers_.block_angles, stream)));
-        const attention::cuda_attention_inputs shared{buffers_.step, buffers_.angles, buffers_.block_angles, buffers_.rope.pairs,
-                                                      bound};
+        FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+            return ops::cuda::begin_step(buffers_.tokens, rows, buffers_.step, buffers_.length, stream);
+        }));
+        const auto rotary = 2 * static_cast<std::size_t>(buffers_.rope.pairs);
+        attention::cuda_attention_inputs shared{buffers_.step, {buffers_.angles, rows, rotary}, {}, bound};
+        FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+            return ops::cuda::rope_angles(buffers_.rope, buffers_.step.positions, rows, buffers_.angles, stream);
+        }));
+        if constexpr (types::sparse) {
+            shared.block_angles = {buffers_.block_angles, rows, rotary};
+            FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+                return ops::cuda::rope_angles(buffers_.rope, buffers_.step.block_positions, rows, buffers_.block_angles, stream);
+            }));
+        }
         const auto x = buffers_.stream.rows_range(0, rows), mixed = buffers_.mixed.rows_range(0, rows),
                    branch = buffers_.branch.rows_range(0, rows);
         if constexpr (types::is_plain) {
             FRUGAL_TRY(ops::cuda::look_up(pass, layers_.embedding, buffers_.step.tokens, x));
         } else {
             FRUGAL_TRY(ops::cuda::look_up(pass, layers_.embedding, buffers_.step.tokens, mixed));
-            FRUGAL_TRY(pass.start(ops::cuda::expand_streams(mixed, x, stream)));
+            FRUGAL_TRY(ops::expand_streams(pass, mixed, x));
         }
         if constexpr (!types::is_dense) FRUGAL_TRY(pass.fill(buffers_.moe.first_bad, 0x7F, sizeof(int)));
         for (std::size_t i = 0; i < layers_.layers.size(); ++i) {
@@ -428,31 +433,32 @@ private:
     [[nodiscard]] status queue_choice(device_type& dev, outcome what, matrix_view<const float> logits) {
         const pass_type& pass = *buffers_.pass;
         if (what == outcome::token) {
-            FRUGAL_TRY(pass.start(ops::cuda::greedy(logits, buffers_.chosen, pass.stream())));
+            FRUGAL_TRY(pass.start([&](cudaStream_t stream) { return ops::cuda::greedy(logits, buffers_.chosen, stream); }));
         } else {
             FRUGAL_TRY(dev.queue().upload(buffers_.how, buffers_.how_described.template as<std::byte>(), sizeof(*buffers_.how)));
-            FRUGAL_TRY(pass.start(ops::cuda::sample(logits, buffers_.how, buffers_.chosen, pass.stream())));
+            FRUGAL_TRY(pass.start(
+                [&](cudaStream_t stream) { return ops::cuda::sample(logits, buffers_.how, buffers_.chosen, stream); }));
         }
         return dev.queue().download(buffers_.results.template as<std::byte>(), buffers_.chosen, sizeof(*buffers_.chosen));
     }
 
     /// A block between the residual stream's way out and back in.
     template <class Body>
-    [[nodiscard]] status block([[maybe_unused]] const float* weights, [[maybe_unused]] const typename types::connection& around,
-                               matrix_view<float> x, matrix_view<float> mixed, matrix_view<float> branch, Body&& body) const {
+    [[nodiscard]] status block([[maybe_unused]] std::span<const float> weights,
+                               [[maybe_unused]] const typename types::connection& around, matrix_view<float> x,
+                               matrix_view<float> mixed, matrix_view<float> branch, Body&& body) const {
         if constexpr (types::is_plain) {
             FRUGAL_TRY(norm(x, weights, mixed));
             FRUGAL_TRY(body());
-            return buffers_.pass->start(ops::cuda::add(branch, x, buffers_.pass->stream()));
+            return ops::add(*buffers_.pass, branch, x);
         } else {
             FRUGAL_TRY(around.mix(*buffers_.pass, dims_.connection, buffers_.connection, x, mixed));
             FRUGAL_TRY(body());
             return around.inject(*buffers_.pass, buffers_.connection, branch, x);
         }
     }
-    [[nodiscard]] status norm(matrix_view<const float> x, const float* w, matrix_view<float> y) const {
-        const pass_type& pass = *buffers_.pass;
-        return pass.start(ops::cuda::grouped_rms_norm<norm_weight>(x, w, config_.hidden, config_.rms_epsilon, y, pass.stream()));
+    [[nodiscard]] status norm(matrix_view<const float> x, std::span<const float> w, matrix_view<float> y) const {
+        return ops::rms_norm<norm_weight>(*buffers_.pass, x, w, config_.rms_epsilon, y);
     }
     /// Queues that the sequence is empty.
     [[nodiscard]] status zero_states() {
@@ -460,8 +466,9 @@ private:
         return store_length(0);
     }
     [[nodiscard]] status store_length(std::size_t length) const {
-        return buffers_.pass->start(
-            ops::cuda::store_number(buffers_.length, static_cast<std::uint32_t>(length), buffers_.pass->stream()));
+        return buffers_.pass->start([&](cudaStream_t stream) {
+            return ops::cuda::store_number(buffers_.length, static_cast<std::uint32_t>(length), stream);
+        });
     }
     /// The sequence has been made anew: there is no way back from here.
     void begin_at(std::size_t length) noexcept {

@@ -102,7 +102,7 @@ struct FRUGAL_FLAGGED cuda_decoder_layers {
         std::optional<typename Types::attention_layer> attention;
         typename Types::ffn_products dense;
         std::optional<typename Types::moe> moe;
-        const float *attention_norm = nullptr, *ffn_norm = nullptr;
+        std::span<const float> attention_norm, ffn_norm;  ///< on the device
         typename Types::connection attention_connection, ffn_connection;
 
         [[nodiscard]] std::size_t image_bytes() const noexcept {
@@ -112,8 +112,8 @@ struct FRUGAL_FLAGGED cuda_decoder_layers {
     };
 
     image embedding;
-    std::optional<image> head;  ///< where it is not the embedding
-    const float* output_norm = nullptr;
+    std::optional<image> head;           ///< where it is not the embedding
+    std::span<const float> output_norm;  ///< on the device
     typename Types::connection output_connection;
     std::vector<decoder_layer> layers;
     std::vector<typename Types::ngram> ngrams;
@@ -175,11 +175,11 @@ private:
         const cuda_decoder_options& options;
 
         /// A vector, which must have so many elements.
-        [[nodiscard]] result<const float*> keep(std::span<const float> values, std::size_t size, const char* what) const {
+        [[nodiscard]] result<std::span<const float>> keep(std::span<const float> values, std::size_t size,
+                                                          const char* what) const {
             if (values.size() != size)
                 return fail(errc::shape_mismatch, what, " of ", values.size(), " values where ", size, " are needed");
-            FRUGAL_TRY_ASSIGN(const float* const out, memory.copy(values));
-            return out;
+            return memory.keep(values);
         }
         [[nodiscard]] result<typename Types::connection> connect(const layer::hyper_connection_weights& w) const {
             return Types::connection::create(dev, memory, dims.connection, w, options.source_unneeded);

@@ -27,11 +27,10 @@ namespace attention {
 
 /// What all attention layers of a step share, on the device.
 struct FRUGAL_FLAGGED cuda_attention_inputs {
-    ops::cuda::step_rows step;            ///< of as many tokens as the layers are given rows
-    const float* angles = nullptr;        ///< [rows][2 * pairs], of ops::cuda::rope_angles
-    const float* block_angles = nullptr;  ///< the same of step.block_positions, where there are blocks
-    int pairs = 0;                        ///< rotary_dim / 2
-    std::size_t most_visible = 0;         ///< no row sees more tokens: bounds the work that is started
+    ops::cuda::step_rows step;              ///< of as many tokens as the layers are given rows
+    matrix_view<const float> angles;        ///< [rows, rotary_dim] of ops::cuda::rope_angles
+    matrix_view<const float> block_angles;  ///< the same of step.block_positions, where there are blocks
+    std::size_t most_visible = 0;           ///< no row sees more tokens: bounds the work that is started
 };
 
 /// What the layers of a step use one after the other, for `rows` tokens at most.
@@ -92,17 +91,19 @@ namespace detail {
 
 /// Norms, rotates and appends what the products have left in the buffers. Queued.
 template <class NormWeight, class Device, class Scalar>
-[[nodiscard]] status finish_heads(const device::gpu::pass<Device>& pass, const full_dims& d, const float* q_norm,
-                                  const float* k_norm, const cuda_kv_cache<Scalar>& cache, const cuda_attention_inputs& shared,
-                                  matrix_view<float> queries_and_gates, matrix_view<float> keys, matrix_view<float> values) {
-    const cudaStream_t stream = pass.stream();
+[[nodiscard]] status finish_heads(const device::gpu::pass<Device>& pass, const full_dims& d, std::span<const float> q_norm,
+                                  std::span<const float> k_norm, const cuda_kv_cache<Scalar>& cache,
+                                  const cuda_attention_inputs& shared, matrix_view<float> queries_and_gates,
+                                  matrix_view<float> keys, matrix_view<float> values) {
     const auto query_heads = heads_as_rows(queries_and_gates, d.heads, d.head_dim);
     const auto key_heads = heads_as_rows(keys, d.kv_heads, d.head_dim);
-    FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(query_heads, q_norm, d.head_dim, d.eps, query_heads, stream)));
-    FRUGAL_TRY(pass.start(ops::cuda::grouped_rms_norm<NormWeight>(key_heads, k_norm, d.head_dim, d.eps, key_heads, stream)));
-    FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries_and_gates, d.heads, stream)));
-    FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, keys, d.kv_heads, stream)));
-    return pass.start(ops::cuda::append_keys_values(keys, values, shared.step.visible, cache.data, cache.rows, stream));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, query_heads, q_norm, d.eps, query_heads));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, key_heads, k_norm, d.eps, key_heads));
+    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, queries_and_gates, d.heads));
+    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, keys, d.kv_heads));
+    return pass.start([&](cudaStream_t stream) {
+        return ops::cuda::append_keys_values<Scalar>(keys, values, shared.step.visible, cache.data, cache.rows, stream);
+    });
 }
 
 /// Attends as the cache's rows say, as many rows at once as there is room for partial results. kind: whether rows have lists.
@@ -115,9 +116,11 @@ template <class Device, class Scalar>
     const std::size_t at_once = std::max<std::size_t>(1, all.partial_size / ops::cuda::split_partial(1, shape, most_visible));
     for (std::size_t first = 0; first < rows; first += at_once) {
         const std::size_t count = (std::min)(at_once, rows - first);
-        FRUGAL_TRY(pass.start(ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)),
-                                                         shape, d.scale(), cache.rows + first, most_visible, all.partial,
-                                                         all.attended.rows_range(first, count), pass.stream(), kind)));
+        FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+            return ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)), shape,
+                                              d.scale(), cache.rows + first, most_visible, all.partial,
+                                              all.attended.rows_range(first, count), stream, kind);
+        }));
     }
     return {};
 }
@@ -127,11 +130,13 @@ template <class Device, class Scalar>
 template <class Device, class Scalar>
 [[nodiscard]] status attend_all(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
                                 const cuda_attention_inputs& shared, const cuda_attention_buffers& all, std::size_t rows) {
-    if constexpr (Device::prefill::rounds && std::is_same_v<Scalar, bfloat16>)
-        if (rows > 16 && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256))
-            return pass.start(ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
-                                                        {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view,
-                                                        shared.step.visible, all.attended.rows_range(0, rows), pass.stream()));
+    if constexpr (std::is_same_v<Scalar, bfloat16>)
+        if (pass.may_round(rows) && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256))
+            return pass.start([&](cudaStream_t stream) {
+                return ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
+                                                 {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view, shared.step.visible,
+                                                 all.attended.rows_range(0, rows), stream);
+            });
     return attend_rows(pass, d, cache, ops::cuda::row_keys::of_one_sequence, shared.most_visible, all, rows);
 }
 
@@ -143,7 +148,7 @@ template <class Device>
     const auto attended = all.attended.rows_range(0, y.rows());
     projected_heads heads;
     heads.queries_and_gates = all.queries_and_gates.rows_range(0, y.rows());
-    FRUGAL_TRY(pass.start(ops::cuda::gate_heads(heads.gates(d), d.heads, attended, pass.stream())));
+    FRUGAL_TRY(ops::gate_heads(pass, heads.gates(d), d.heads, attended));
     FRUGAL_TRY_ASSIGN(const auto input, pass.input(attended));
     return pass.multiply(out, input, {y});
 }
@@ -168,8 +173,8 @@ public:
                         " and ", w.k_norm.size());
         cuda_full out;
         FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
-        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.copy(w.q_norm));
-        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.copy(w.k_norm));
+        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.keep(w.q_norm));
+        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.keep(w.k_norm));
         FRUGAL_TRY_ASSIGN(out.cache_, cuda_kv_cache<Scalar>::create(memory, d, rows, max_tokens));
         return out;
     }
@@ -197,7 +202,7 @@ private:
     using products = reuse::packed_products<full_products, Device>;
 
     products products_;
-    const float *q_norm_ = nullptr, *k_norm_ = nullptr;
+    std::span<const float> q_norm_, k_norm_;  ///< on the device
     cuda_kv_cache<Scalar> cache_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 /// The Gated DeltaNet layer on a GPU: weights, state and every operator there. One sequence.
 #include <cstddef>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -53,10 +54,10 @@ public:
                         quant::panel_group, " are needed");
         cuda_gdn out;
         FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, w, unneeded));
-        FRUGAL_TRY_ASSIGN(out.conv_, memory.copy(w.conv));
-        FRUGAL_TRY_ASSIGN(out.a_neg_exp_, memory.copy(w.a_neg_exp));
-        FRUGAL_TRY_ASSIGN(out.dt_bias_, memory.copy(w.dt_bias));
-        FRUGAL_TRY_ASSIGN(out.norm_, memory.copy(w.norm));
+        FRUGAL_TRY_ASSIGN(out.conv_, memory.keep(w.conv));
+        FRUGAL_TRY_ASSIGN(out.a_neg_exp_, memory.keep(w.a_neg_exp));
+        FRUGAL_TRY_ASSIGN(out.dt_bias_, memory.keep(w.dt_bias));
+        FRUGAL_TRY_ASSIGN(out.norm_, memory.keep(w.norm));
         FRUGAL_TRY_ASSIGN(out.state_, state::create(memory, d.rule().state_size(), checkpoints));
         FRUGAL_TRY_ASSIGN(out.history_, state::create(memory, (d.conv_kernel - 1) * d.channels(), checkpoints));
         return out;
@@ -71,34 +72,28 @@ public:
         const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
         const auto qkv = own(all.qkv), mixed = own(all.mixed), z = own(all.z), read = own(all.read), g = own(all.g),
                    beta = own(all.beta);
-        const cudaStream_t stream = pass.stream();
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_qkv_product>(), input, {qkv}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_z_product>(), input, {z}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_gates_product>(), input, {g, beta}));
-        FRUGAL_TRY(pass.start(ops::cuda::delta_gates(g, beta, a_neg_exp_, dt_bias_, g, beta, stream)));
+        FRUGAL_TRY(ops::delta_gates(pass, g, beta, a_neg_exp_, dt_bias_, g, beta));
         const matrix_view<float> history(history_.data(), d.conv_kernel - 1, d.channels());
         FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            return pass.start(ops::cuda::causal_conv1d<ops::activation::silu>(
-                qkv.rows_range(first, count), conv_, d.conv_kernel, 1, history, mixed.rows_range(first, count), stream));
+            return ops::causal_conv1d<ops::activation::silu>(pass, qkv.rows_range(first, count), conv_, d.conv_kernel, 1, history,
+                                                             mixed.rows_range(first, count));
         }));
         const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
-        FRUGAL_TRY(
-            pass.start(ops::cuda::grouped_l2_norm(queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys, stream)));
+        FRUGAL_TRY(ops::grouped_l2_norm(pass, queries_and_keys, d.key_dim, gdn_dims::l2_eps, queries_and_keys));
         FRUGAL_TRY(state_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            auto rule = &ops::cuda::gated_delta_rule<Pairing, ops::state_layout::key_major>;
-            if (device::gpu::may_round(count) && Device::prefill::rounds)
-                rule = device::tiles_delta_rule<typename Device::prefill>
-                           ? &ops::cuda::gated_delta_rule_tiles<Pairing, ops::state_layout::key_major>
-                           : &ops::cuda::gated_delta_rule_chunked<Pairing, ops::state_layout::key_major>;
             const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
             const auto in = part(mixed);
-            return pass.start(rule(d.rule(), in.cols_range(0, keys), in.cols_range(keys, keys),
-                                   in.cols_range(2 * keys, d.values()), part(g), part(beta), state_.data(), part(read), stream));
+            return ops::gated_delta_rule<Pairing>(pass, d.rule(), in.cols_range(0, keys), in.cols_range(keys, keys),
+                                                  in.cols_range(2 * keys, d.values()), part(g), part(beta),
+                                                  std::span(state_.data(), state_.size()), part(read));
         }));
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
-        FRUGAL_TRY(pass.start(ops::cuda::gated_rms_norm<Gate>(heads, gates, norm_, d.eps, heads, stream)));
+        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, heads, gates, norm_, d.eps, heads));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(read));
         return pass.multiply(products_.template image<gdn_out_product>(), inner, {y});
     }
@@ -125,8 +120,8 @@ private:
     using state = cuda_recurrent_state<float>;
 
     products products_;
-    const float *conv_ = nullptr, *a_neg_exp_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr;
-    state state_, history_;  ///< history_: [conv_kernel - 1][channels]
+    std::span<const float> conv_, a_neg_exp_, dt_bias_, norm_;  ///< on the device
+    state state_, history_;                                     ///< history_: [conv_kernel - 1][channels]
 };
 
 }  // namespace attention

@@ -77,12 +77,12 @@ public:
         weights used = w;
         if (dense) used.indexer_q = used.indexer_k = {};
         FRUGAL_TRY_ASSIGN(out.products_, products::pack(dev, used, unneeded));
-        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.copy(w.q_norm));
-        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.copy(w.k_norm));
+        FRUGAL_TRY_ASSIGN(out.q_norm_, memory.keep(w.q_norm));
+        FRUGAL_TRY_ASSIGN(out.k_norm_, memory.keep(w.k_norm));
         FRUGAL_TRY_ASSIGN(out.cache_, cuda_kv_cache<Scalar>::create(memory, d, rows, max_tokens));
         if (dense) return out;
-        FRUGAL_TRY_ASSIGN(out.indexer_q_norm_, memory.copy(w.indexer_q_norm));
-        FRUGAL_TRY_ASSIGN(out.indexer_k_norm_, memory.copy(w.indexer_k_norm));
+        FRUGAL_TRY_ASSIGN(out.indexer_q_norm_, memory.keep(w.indexer_q_norm));
+        FRUGAL_TRY_ASSIGN(out.indexer_k_norm_, memory.keep(w.indexer_k_norm));
         const std::size_t blocks = max_tokens / Ratio;
         FRUGAL_TRY_ASSIGN(out.keys_.keys, memory.array<IndexScalar>(blocks * d.index_dim));
         FRUGAL_TRY_ASSIGN(out.keys_.raw, memory.array<float>(history_rows * d.index_dim));
@@ -115,9 +115,11 @@ public:
         if (!dense_) {
             const auto raw = own(all.raw_keys);
             FRUGAL_TRY(pass.multiply(products_.template image<indexer_k_product>(), input, {raw}));
-            FRUGAL_TRY(pass.start(ops::cuda::append_index_keys<NormWeight>(matrix_view<const float>(raw), shared.step,
-                                                                           indexer_k_norm_, d.eps, shared.block_angles,
-                                                                           shared.pairs, keys_, rows_, pass.stream())));
+            FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+                return ops::cuda::append_index_keys<NormWeight>(
+                    matrix_view<const float>(raw), shared.step, indexer_k_norm_.data(), d.eps, shared.block_angles.data(),
+                    static_cast<int>(shared.block_angles.cols() / 2), keys_, rows_, stream);
+            }));
         }
         if (dense_ || shared.most_visible / Ratio <= top) {  // no row has more blocks than it may choose
             FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
@@ -147,28 +149,30 @@ private:
     [[nodiscard]] status choose(const device::gpu::pass<Device>& pass, const dims& d, const buffers& all,
                                 const cuda_attention_inputs& shared, const device::gpu::activations& input,
                                 std::size_t rows) const {
-        const cudaStream_t stream = pass.stream();
         const std::size_t top = d.budget / Ratio, most_complete = shared.most_visible / Ratio;
         const auto queries = all.index_queries.rows_range(0, rows);
         FRUGAL_TRY(pass.multiply(products_.template image<indexer_q_product>(), input, {queries}));
         const auto heads = detail::heads_as_rows(queries, d.index_heads, d.index_dim);
-        FRUGAL_TRY(
-            pass.start(ops::cuda::grouped_rms_norm<NormWeight>(heads, indexer_q_norm_, d.index_dim, d.eps, heads, stream)));
-        FRUGAL_TRY(pass.start(ops::cuda::apply_rope(shared.angles, shared.pairs, queries, d.index_heads, stream)));
+        FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, heads, indexer_q_norm_, d.eps, heads));
+        FRUGAL_TRY(ops::apply_rope(pass, shared.angles, queries, d.index_heads));
         const std::size_t at_once = std::max<std::size_t>(1, all.scores_size / most_complete);
         for (std::size_t first = 0; first < rows; first += at_once) {
             const std::size_t count = (std::min)(at_once, rows - first);
-            FRUGAL_TRY(pass.start(ops::cuda::select_blocks(
-                matrix_view<const float>(queries.rows_range(first, count)), d.index_heads, rows_ + first, most_complete, top,
-                all.scores, all.candidates, all.chosen + first * top, all.counts + first, stream)));
+            FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+                return ops::cuda::select_blocks(matrix_view<const float>(queries.rows_range(first, count)), d.index_heads,
+                                                rows_ + first, most_complete, top, all.scores, all.candidates,
+                                                all.chosen + first * top, all.counts + first, stream);
+            }));
         }
-        return pass.start(ops::cuda::attend_chosen(all.chosen, all.counts, top, Ratio, shared.step.complete, shared.step.visible,
-                                                   rows, all.lists, cache_.rows, stream));
+        return pass.start([&](cudaStream_t stream) {
+            return ops::cuda::attend_chosen(all.chosen, all.counts, top, Ratio, shared.step.complete, shared.step.visible, rows,
+                                            all.lists, cache_.rows, stream);
+        });
     }
 
     products products_;
     bool dense_ = false;
-    const float *q_norm_ = nullptr, *k_norm_ = nullptr, *indexer_q_norm_ = nullptr, *indexer_k_norm_ = nullptr;
+    std::span<const float> q_norm_, k_norm_, indexer_q_norm_, indexer_k_norm_;  ///< on the device
     cuda_kv_cache<Scalar> cache_;
     ops::cuda::contiguous_block_keys<IndexScalar> keys_;
     ops::cuda::select_row<IndexScalar>* rows_ = nullptr;  ///< one for each token of a step

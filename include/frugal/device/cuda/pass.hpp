@@ -9,6 +9,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cuda/cuda.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/products.hpp"
 #include "frugal/device/cuda/room.hpp"
 #include "frugal/quant/list.hpp"
@@ -43,8 +44,17 @@ public:
     }
 
     [[nodiscard]] cudaStream_t stream() const noexcept { return queue_->get(); }
-    /// Errors: that of a start of a kernel.
-    [[nodiscard]] status start(cudaError_t started) const { return on_->check("start a kernel", started); }
+    /// Calls kernel(stream), which starts a kernel there. Errors: that of the start.
+    template <class Kernel>
+    [[nodiscard]] status start(const Kernel& kernel) const {
+        return on_->check("start a kernel", kernel(stream()));
+    }
+
+    /// Whether the device's prefill policy may round what is computed of so many tokens at once.
+    [[nodiscard]] static constexpr bool may_round(std::size_t tokens) noexcept {
+        return Device::prefill::rounds && gpu::may_round(tokens);
+    }
+    static constexpr bool tiled_delta_rule = tiles_delta_rule<typename Device::prefill>;
 
     /// Queues that these bytes become `value`.
     [[nodiscard]] status fill(void* memory, int value, std::size_t bytes) const {
@@ -65,8 +75,9 @@ public:
         out.tokens = x.rows();
         out.groups = groups_of(x.cols());
         if constexpr (activations_policy::quantized) {
-            FRUGAL_TRY(start(
-                quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream())));
+            FRUGAL_TRY(start([&](cudaStream_t stream) {
+                return quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream);
+            }));
             out.codes = codes_;
             out.sums = sums_;
             out.scales = scales_;

@@ -55,6 +55,11 @@ public:
         FRUGAL_TRY(queue_->synchronize());
         return out;
     }
+    /// A small weight of a layer, as operators take it. Errors: as array().
+    [[nodiscard]] result<std::span<const float>> keep(std::span<const float> weight) {
+        FRUGAL_TRY_ASSIGN(const float* const out, copy(weight));
+        return std::span<const float>(out, weight.size());
+    }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
 private:

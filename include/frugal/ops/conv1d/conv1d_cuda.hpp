@@ -1,7 +1,10 @@
 #pragma once
 /// Causal depthwise convolution on a GPU, declared; see ops/README.md.
 #include <cstddef>
+#include <span>
 
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -16,5 +19,18 @@ template <class Activation>
                                         cudaStream_t stream);
 
 }  // namespace ops::cuda
+
+namespace ops {
+
+/// The same call as on the host, on device memory: queued.
+/// Precondition: shapes that the host's operator takes. Errors: of the start.
+template <class Activation, device::gpu::kernel_queue Pass>
+[[nodiscard]] status causal_conv1d(const Pass& pass, matrix_view<const float> x, std::span<const float> w, std::size_t kernel,
+                                   std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
+    return pass.start(
+        [&](cudaStream_t stream) { return cuda::causal_conv1d<Activation>(x, w.data(), kernel, dilation, state, y, stream); });
+}
+
+}  // namespace ops
 
 FRUGAL_NAMESPACE_END

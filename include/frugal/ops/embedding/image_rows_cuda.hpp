@@ -18,11 +18,12 @@ template <class Device>
 [[nodiscard]] status look_up(const device::gpu::pass<Device>& pass, const device::cuda_image& image, const std::int64_t* rows,
                              matrix_view<float> y) {
     const quant::panel_view& table = image.parts().front();
-    cudaError_t started = cudaSuccess;
+    status started;
     FRUGAL_TRY(quant::visit<typename Device::image_formats>(table.type, [&]<class Format>(type_tag<Format>) {
-        started = embedding_rows<Format>(table.data, table.panel_bytes, rows, y, pass.stream());
+        started = pass.start(
+            [&](cudaStream_t stream) { return embedding_rows<Format>(table.data, table.panel_bytes, rows, y, stream); });
     }));
-    return pass.start(started);
+    return started;
 }
 
 }  // namespace ops::cuda

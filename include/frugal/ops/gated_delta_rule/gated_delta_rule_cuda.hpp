@@ -1,5 +1,9 @@
 #pragma once
 /// The gated delta rule on a GPU, declared; see ops/README.md.
+#include <span>
+
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/ops/gated_delta_rule/policies.hpp"
 #include "frugal/tensor/view.hpp"
@@ -40,5 +44,33 @@ template <class Unit = void>
                                       const float* dt_bias, matrix_view<float> g, matrix_view<float> beta, cudaStream_t stream);
 
 }  // namespace ops::cuda
+
+namespace ops {
+
+/// As ops::gated_delta_rule, on device memory: queued. Which scan it is says the device's prefill policy: token by token, or,
+/// where that may round so many tokens, in chunks, by matrix units if the policy wants them. Errors: of the start.
+template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major, device::gpu::kernel_queue Pass>
+[[nodiscard]] status gated_delta_rule(const Pass& pass, const delta_rule_dims& dims, matrix_view<const float> q,
+                                      matrix_view<const float> k, matrix_view<const float> v, matrix_view<const float> g,
+                                      matrix_view<const float> beta, std::span<float> state, matrix_view<float> out) {
+    return pass.start([&](cudaStream_t stream) {
+        auto rule = &cuda::gated_delta_rule<Pairing, Layout>;
+        if (Pass::may_round(q.rows()))
+            rule = Pass::tiled_delta_rule ? &cuda::gated_delta_rule_tiles<Pairing, Layout>
+                                          : &cuda::gated_delta_rule_chunked<Pairing, Layout>;
+        return rule(dims, q, k, v, g, beta, state.data(), out, stream);
+    });
+}
+
+/// As ops::delta_gates, on device memory: queued. Errors: of the start.
+template <device::gpu::kernel_queue Pass>
+[[nodiscard]] status delta_gates(const Pass& pass, matrix_view<const float> a, matrix_view<const float> b,
+                                 std::span<const float> a_neg_exp, std::span<const float> dt_bias, matrix_view<float> g,
+                                 matrix_view<float> beta) {
+    return pass.start(
+        [&](cudaStream_t stream) { return cuda::delta_gates(a, b, a_neg_exp.data(), dt_bias.data(), g, beta, stream); });
+}
+
+}  // namespace ops
 
 FRUGAL_NAMESPACE_END

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -34,5 +36,17 @@ template <class Unit = void>
                                      matrix_view<float> y, cudaStream_t stream);
 
 }  // namespace ops::cuda
+
+namespace ops {
+
+/// The same call as on the host, on device memory: queued.
+/// Precondition: shapes that the host's operator takes. Errors: of the start.
+template <device::gpu::kernel_queue Pass>
+[[nodiscard]] status ngram_gate(const Pass& pass, matrix_view<const float> key, matrix_view<const float> query,
+                                matrix_view<const float> value, matrix_view<float> y) {
+    return pass.start([&](cudaStream_t stream) { return cuda::ngram_gate(key, query, value, y, stream); });
+}
+
+}  // namespace ops
 
 FRUGAL_NAMESPACE_END

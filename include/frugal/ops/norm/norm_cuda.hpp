@@ -1,7 +1,10 @@
 #pragma once
 /// Norms on a GPU, declared; see ops/README.md.
 #include <cstddef>
+#include <span>
 
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/ops/norm/norm_cpu.hpp"
 #include "frugal/tensor/view.hpp"
@@ -26,5 +29,34 @@ template <class Gate>
                                          matrix_view<float> y, cudaStream_t stream);
 
 }  // namespace ops::cuda
+
+namespace ops {
+
+// The same calls as on the host, on device memory: queued.
+// Precondition: shapes that the host's operator takes. Errors: of the start.
+
+template <norm_weight_policy NormWeight, device::gpu::kernel_queue Pass>
+[[nodiscard]] status grouped_rms_norm(const Pass& pass, matrix_view<const float> x, std::span<const float> w, std::size_t group,
+                                      float eps, matrix_view<float> y) {
+    return pass.start(
+        [&](cudaStream_t stream) { return cuda::grouped_rms_norm<NormWeight>(x, w.data(), group, eps, y, stream); });
+}
+template <norm_weight_policy NormWeight, device::gpu::kernel_queue Pass>
+[[nodiscard]] status rms_norm(const Pass& pass, matrix_view<const float> x, std::span<const float> w, float eps,
+                              matrix_view<float> y) {
+    return grouped_rms_norm<NormWeight>(pass, x, w, x.cols(), eps, y);
+}
+template <device::gpu::kernel_queue Pass>
+[[nodiscard]] status grouped_l2_norm(const Pass& pass, matrix_view<const float> x, std::size_t group, float eps,
+                                     matrix_view<float> y) {
+    return pass.start([&](cudaStream_t stream) { return cuda::grouped_l2_norm(x, group, eps, y, stream); });
+}
+template <class Gate, device::gpu::kernel_queue Pass>
+[[nodiscard]] status gated_rms_norm(const Pass& pass, matrix_view<const float> x, matrix_view<const float> gate,
+                                    std::span<const float> w, float eps, matrix_view<float> y) {
+    return pass.start([&](cudaStream_t stream) { return cuda::gated_rms_norm<Gate>(x, gate, w.data(), eps, y, stream); });
+}
+
+}  // namespace ops
 
 FRUGAL_NAMESPACE_END

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "frugal/core/error.hpp"
+#include "frugal/device/cuda/kernel_queue.hpp"
 #include "frugal/device/cuda/runtime.hpp"
 #include "frugal/ops/rope/position.hpp"
 #include "frugal/tensor/view.hpp"
@@ -30,5 +32,17 @@ template <class Unit = void>
                                      cudaStream_t stream);
 
 }  // namespace ops::cuda
+
+namespace ops {
+
+/// As ops::apply_rope with angles, on device memory: queued. angles: [rows, rotary_dim] without gaps. Errors: of the start.
+template <device::gpu::kernel_queue Pass>
+[[nodiscard]] status apply_rope(const Pass& pass, matrix_view<const float> angles, matrix_view<float> x, std::size_t heads) {
+    return pass.start([&](cudaStream_t stream) {
+        return cuda::apply_rope(angles.data(), static_cast<int>(angles.cols() / 2), x, heads, stream);
+    });
+}
+
+}  // namespace ops
 
 FRUGAL_NAMESPACE_END
