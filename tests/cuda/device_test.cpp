@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +13,15 @@
 
 #include "frugal/device/cuda/panels/multiply.cuh"
 #include "frugal/device/cuda/panels/tiles.cuh"
+#include "frugal/device/cuda/pass.hpp"
+#include "frugal/device/cuda/room.hpp"
+#include "frugal/ops/attention/attention.hpp"
+#include "frugal/ops/conv1d/conv1d.hpp"
+#include "frugal/ops/conv1d/conv1d_cuda.cuh"
+#include "frugal/ops/elementwise/elementwise.hpp"
 #include "frugal/ops/elementwise/elementwise_cuda.cuh"
 #include "frugal/ops/matmul/image_matmul.hpp"
+#include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/norm/norm_cuda.cuh"
 #include "frugal/ops/sampling/sampling_cuda.cuh"
 #include "weights.hpp"
@@ -429,4 +437,50 @@ TEST_CASE(
     CHECK(simt::runtime().synchronizations == before.synchronizations + 3);
     CHECK(simt::runtime().graph_launches == before.graph_launches + 3);
     CHECK(simt::runtime().kernels == before.kernels + 27);
+}
+
+namespace {
+
+/// Rows of 64 features and what stands between them: on the host, or on a GPU.
+struct block_numbers {
+    static constexpr std::size_t rows = 3, cols = 64, taps = 4;
+    static constexpr std::size_t at_weight = rows * cols, at_taps = at_weight + cols, at_history = at_taps + taps * cols,
+                                 at_gate = at_history + (taps - 1) * cols, at_y = at_gate + rows * cols,
+                                 count = at_y + rows * cols;
+    float* all;
+
+    [[nodiscard]] matrix_view<float> of(std::size_t at) const { return {all + at, rows, cols}; }
+    [[nodiscard]] std::span<const float> weight() const { return {all + at_weight, cols}; }
+
+    /// Written once for both.
+    template <class Pass>
+    [[nodiscard]] frugal::status forward(Pass& pass) const {
+        const matrix_view<float> x = of(0), gate = of(at_gate), y = of(at_y), history(all + at_history, taps - 1, cols);
+        const std::span<const float> conv(all + at_taps, taps * cols);
+        FRUGAL_TRY(ops::causal_conv1d<ops::activation::silu>(pass, x, conv, taps, 1, history, y));
+        FRUGAL_TRY(ops::grouped_l2_norm(pass, y, 16, 1e-6f, y));
+        FRUGAL_TRY(ops::grouped_rms_norm<ops::norm_weight::zero_centred>(pass, y, weight(), 32, 1e-6f, y));
+        FRUGAL_TRY(ops::gate_heads(pass, gate, 2, y));
+        FRUGAL_TRY(ops::swiglu(pass, gate, y, y));
+        FRUGAL_TRY(ops::rms_norm<ops::norm_weight::plain>(pass, y, weight(), 1e-6f, y));
+        return ops::add(pass, x, y);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a block written once runs on the host and on a GPU") {
+    const machine clean;
+    auto numbers = test::random_floats(block_numbers::count, 11);
+    gpu dev = gpu::open(0).value();
+    device::gpu::room memory(dev.context(), dev.queue());
+    const block_numbers there{memory.copy(std::span<const float>(numbers)).value()};
+    const auto pass = device::gpu::pass<gpu>::create(dev.context(), dev.queue(), memory, 1, 32).value();
+    REQUIRE(there.forward(pass));
+    std::vector<float> got(numbers.size());
+    REQUIRE(dev.queue().download(got.data(), there.all, got.size() * sizeof(float)));
+    REQUIRE(dev.queue().synchronize());
+    device::cpu<frugal::isa::baseline> host;
+    REQUIRE(block_numbers{numbers.data()}.forward(host));
+    for (std::size_t i = 0; i < numbers.size(); ++i) CHECK(std::fabs(got[i] - numbers[i]) <= 1e-5f);
 }
