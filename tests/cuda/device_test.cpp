@@ -475,7 +475,8 @@ TEST_CASE("a block written once runs on the host and on a GPU") {
     gpu dev = gpu::open(0).value();
     device::gpu::room memory(dev.context(), dev.queue());
     const block_numbers there{memory.copy(std::span<const float>(numbers)).value()};
-    const auto pass = device::gpu::pass<gpu>::create(dev.context(), dev.queue(), memory, 1, 32).value();
+    device::gpu::pass<gpu> pass(dev.context(), dev.queue());
+    REQUIRE(pass.settle(memory));
     REQUIRE(there.forward(pass));
     std::vector<float> got(numbers.size());
     REQUIRE(dev.queue().download(got.data(), there.all, got.size() * sizeof(float)));
@@ -483,4 +484,52 @@ TEST_CASE("a block written once runs on the host and on a GPU") {
     device::cpu<frugal::isa::baseline> host;
     REQUIRE(block_numbers{numbers.data()}.forward(host));
     for (std::size_t i = 0; i < numbers.size(); ++i) CHECK(std::fabs(got[i] - numbers[i]) <= 1e-5f);
+}
+
+TEST_CASE("scratch of a pass: as much as was measured, where it was before, with zeros behind the rows of an input") {
+    const machine clean;
+    gpu dev = gpu::open(0).value();
+    device::gpu::room memory(dev.context(), dev.queue());
+    device::gpu::pass<gpu> pass(dev.context(), dev.queue());
+    std::vector<float*> places;
+    const auto step = [&](std::size_t rows) -> frugal::status {
+        places.clear();
+        {
+            const device::gpu::pass<gpu>::scope scope(pass);
+            FRUGAL_TRY_ASSIGN(const auto wide, pass.matrix(rows, 100));
+            FRUGAL_TRY_ASSIGN(const auto bytes, pass.array<std::uint8_t>(rows));
+            FRUGAL_TRY(pass.fill(wide.data(), 0xFF, rows * 100 * sizeof(float)));
+            FRUGAL_TRY(pass.fill(bytes.data(), 0xFF, rows));
+            places.push_back(wide.data());
+        }
+        const device::gpu::pass<gpu>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto input, pass.input_matrix(rows, 40));
+        FRUGAL_TRY_ASSIGN(const auto behind, pass.matrix(rows, 1));
+        CHECK(input.stride() == 64);
+        CHECK(behind.data() >= input.data() + rows * 64);
+        places.push_back(input.data());
+        places.push_back(behind.data());
+        return {};
+    };
+    const auto before = simt::runtime();
+    REQUIRE(step(3));
+    REQUIRE(step(1));
+    CHECK(simt::runtime().allocation_calls == before.allocation_calls);
+    REQUIRE(pass.settle(memory));
+    const auto settled = simt::runtime();
+    REQUIRE(step(3));
+    const auto first = places;
+    REQUIRE(step(3));
+    CHECK(places == first);
+    CHECK(first[0] == first[1]);  // given back, and taken again
+    std::vector<float> padding(64);
+    REQUIRE(dev.queue().download(padding.data(), first[1] + 64, 64 * sizeof(float)));
+    REQUIRE(dev.queue().synchronize());
+    for (std::size_t c = 40; c < 64; ++c) CHECK(padding[c] == 0.0f);
+    const auto more = step(4);
+    REQUIRE(!more);
+    CHECK(more.error().code == errc::out_of_memory);
+    REQUIRE(step(3));
+    CHECK(places == first);
+    CHECK(simt::runtime().allocation_calls == settled.allocation_calls);
 }

@@ -59,7 +59,7 @@ public:
     /// Queues the tokens of a step by append(first, count), which changes the state: those that can be taken back one by one,
     /// each after a copy of the state.
     template <class Device, class Append>
-    [[nodiscard]] status append(const device::gpu::pass<Device>& pass, const cuda_checkpoints& newest, std::size_t rows,
+    [[nodiscard]] status append(device::gpu::pass<Device>& pass, const cuda_checkpoints& newest, std::size_t rows,
                                 const Append& append) const {
         const std::size_t others = rows - newest.kept;
         if (others != 0) FRUGAL_TRY(append(std::size_t{0}, others));
@@ -73,12 +73,12 @@ public:
     }
     /// Queues that the state is again as before token number `length`. Precondition: that was kept.
     template <class Device>
-    [[nodiscard]] status rollback(const device::gpu::pass<Device>& pass, std::size_t length) const {
+    [[nodiscard]] status rollback(device::gpu::pass<Device>& pass, std::size_t length) const {
         return pass.copy(state_, before_ + length % checkpoints_ * size_, bytes());
     }
     /// Queues that the state is zeros.
     template <class Device>
-    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass) const {
+    [[nodiscard]] status clear(device::gpu::pass<Device>& pass) const {
         return pass.zero(state_, bytes());
     }
 

@@ -13,25 +13,16 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
 
-/// The two wide inputs of the block's last product, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_ffn_buffers {
-    matrix_view<float> gate, up;
-
-    [[nodiscard]] static result<cuda_ffn_buffers> create(device::gpu::room& memory, std::size_t rows, std::size_t width) {
-        cuda_ffn_buffers out;
-        FRUGAL_TRY_ASSIGN(out.gate, memory.input_matrix(rows, width));
-        FRUGAL_TRY_ASSIGN(out.up, memory.matrix(rows, width));
-        return out;
-    }
-};
-
 /// As dense_ffn, on device memory, with images of its products: what reuse::packed_products packs for dense_ffn_products.
 /// x: what pass.input() gives for [rows, hidden], which ends with this; y: [rows, hidden]. Queued.
 template <class Device>
-[[nodiscard]] status dense_ffn(const device::gpu::pass<Device>& pass,
-                               const reuse::packed_products<dense_ffn_products, Device>& products, const cuda_ffn_buffers& all,
+[[nodiscard]] status dense_ffn(device::gpu::pass<Device>& pass,
+                               const reuse::packed_products<dense_ffn_products, Device>& products,
                                const device::gpu::activations& x, matrix_view<float> y) {
-    const auto gate = all.gate.rows_range(0, x.tokens), up = all.up.rows_range(0, x.tokens);
+    typename device::gpu::pass<Device>::scope scope(pass);
+    const std::size_t width = products.template image<gate_up_product>().parts().front().rows;
+    FRUGAL_TRY_ASSIGN(const auto gate, pass.input_matrix(x.tokens, width));
+    FRUGAL_TRY_ASSIGN(const auto up, pass.matrix(x.tokens, width));
     FRUGAL_TRY(pass.multiply(products.template image<gate_up_product>(), x, {gate, up}));
     FRUGAL_TRY(ops::swiglu(pass, gate, up, gate));
     FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));

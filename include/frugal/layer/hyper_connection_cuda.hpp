@@ -15,21 +15,6 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
 
-/// What the connections of a step use one after the other, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_hyper_buffers {
-    matrix_view<float> normed, low, gate, injection;
-
-    [[nodiscard]] static result<cuda_hyper_buffers> create(device::gpu::room& memory, const hyper_connection_dims& d,
-                                                           std::size_t rows) {
-        cuda_hyper_buffers out;
-        FRUGAL_TRY_ASSIGN(out.normed, memory.input_matrix(rows, d.streams * d.hidden));
-        FRUGAL_TRY_ASSIGN(out.low, memory.input_matrix(rows, d.rank));
-        FRUGAL_TRY_ASSIGN(out.gate, memory.matrix(rows, d.streams * d.hidden));
-        FRUGAL_TRY_ASSIGN(out.injection, memory.matrix(rows, d.streams));
-        return out;
-    }
-};
-
 /// One connection of hyper_connection<NormWeight> around a block, or the mixer at the end. Device: device::cuda<…>.
 template <class NormWeight, class Device>
 class FRUGAL_FLAGGED cuda_hyper_connection {
@@ -46,12 +31,15 @@ public:
         return out;
     }
 
-    /// As hyper_connection::mix where there are injections (kept in the buffers for `inject`), else as final_mix. streams: [rows,
-    /// streams * hidden]; mixed: [rows, hidden]. Queued.
-    [[nodiscard]] status mix(const device::gpu::pass<Device>& pass, const hyper_connection_dims& d, const cuda_hyper_buffers& all,
-                             matrix_view<const float> streams, matrix_view<float> mixed) const {
-        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, streams.rows()); };
-        const auto normed = own(all.normed), low = own(all.low), gate = own(all.gate), injection = own(all.injection);
+    /// As hyper_connection::mix where there are injections, else as final_mix. streams: [rows, streams * hidden]; mixed: [rows,
+    /// hidden]; injection: [rows, streams] for `inject`, where there are any. Queued.
+    [[nodiscard]] status mix(device::gpu::pass<Device>& pass, const hyper_connection_dims& d, matrix_view<const float> streams,
+                             matrix_view<float> mixed, matrix_view<float> injection) const {
+        const std::size_t rows = streams.rows();
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto normed, pass.input_matrix(rows, d.streams * d.hidden));
+        FRUGAL_TRY_ASSIGN(const auto low, pass.input_matrix(rows, d.rank));
+        FRUGAL_TRY_ASSIGN(const auto gate, pass.matrix(rows, d.streams * d.hidden));
         const bool injects = products_.template has<inject_product>();
         const auto divisor = static_cast<float>(d.streams);
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, norm_, d.hidden, d.eps, normed));
@@ -66,9 +54,9 @@ public:
     }
 
     /// After the block. Queued.
-    [[nodiscard]] status inject(const device::gpu::pass<Device>& pass, const cuda_hyper_buffers& all,
+    [[nodiscard]] status inject(device::gpu::pass<Device>& pass, matrix_view<const float> injection,
                                 matrix_view<const float> output, matrix_view<float> streams) const {
-        return ops::add_to_streams(pass, all.injection.rows_range(0, streams.rows()), output, streams);
+        return ops::add_to_streams(pass, injection, output, streams);
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept { return products_.bytes(); }
 

@@ -21,43 +21,6 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
 
-/// What the layers of a step use one after the other, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_moe_buffers {
-    matrix_view<float> logits, gate, up, outputs, shared, shared_gate;
-    cuda_ffn_buffers shared_ffn;
-    std::int32_t* index = nullptr;
-    float* weight = nullptr;
-    device::gpu::expert_groups groups;
-    /// The first row whose router logits are not finite; set above all rows before a step.
-    int* first_bad = nullptr;
-
-    /// `width`, `shared_width`: of an expert, of the shared expert.
-    [[nodiscard]] static result<cuda_moe_buffers> create(device::gpu::room& memory, const moe_dims& d, std::size_t hidden,
-                                                         std::size_t width, std::size_t shared_width, std::size_t rows) {
-        cuda_moe_buffers out;
-        FRUGAL_TRY_ASSIGN(out.logits, memory.matrix(rows, d.experts));
-        FRUGAL_TRY_ASSIGN(out.gate, memory.input_matrix(rows * d.top_k, width));
-        FRUGAL_TRY_ASSIGN(out.up, memory.matrix(rows * d.top_k, width));
-        FRUGAL_TRY_ASSIGN(out.outputs, memory.matrix(rows * d.top_k, hidden));
-        FRUGAL_TRY_ASSIGN(out.shared, memory.matrix(rows, hidden));
-        FRUGAL_TRY_ASSIGN(out.shared_gate, memory.matrix(rows, 1));
-        FRUGAL_TRY_ASSIGN(out.shared_ffn, cuda_ffn_buffers::create(memory, rows, shared_width));
-        FRUGAL_TRY_ASSIGN(out.index, memory.array<std::int32_t>(rows * d.top_k));
-        FRUGAL_TRY_ASSIGN(out.weight, memory.array<float>(rows * d.top_k));
-        using device::gpu::choice_tile;
-        using device::gpu::expert_groups;
-        const auto tiles = [&](std::size_t size) {
-            return memory.array<choice_tile>(expert_groups::most_tiles(rows * d.top_k, d.experts, size));
-        };
-        out.groups.experts = d.experts;
-        FRUGAL_TRY_ASSIGN(out.groups.order, memory.array<std::int32_t>(rows * d.top_k));
-        FRUGAL_TRY_ASSIGN(out.groups.of_few, tiles(expert_groups::few));
-        FRUGAL_TRY_ASSIGN(out.groups.of_many, tiles(expert_groups::many));
-        FRUGAL_TRY_ASSIGN(out.first_bad, memory.array<int>(1));
-        return out;
-    }
-};
-
 /// The mixture of one layer: every expert resident. An expert's weights are read once for several choices of it, where a batch
 /// has choices enough (device::gpu::expert_groups), otherwise once a choice. Device: device::cuda<…>.
 template <class Device>
@@ -84,44 +47,50 @@ public:
         return out;
     }
 
-    /// As layer::moe. x, y: [rows, hidden]. Queued; a token's bits do not depend on the others, but for how many they are where
-    /// the device's prefill policy rounds.
-    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const moe_dims& d, const cuda_moe_buffers& all,
-                                 matrix_view<const float> x, matrix_view<float> y) const {
+    /// As layer::moe. x, y: [rows, hidden]. first_bad: of ops::cuda::route. Queued; a token's bits do not depend on the
+    /// others, but for how many they are where the device's prefill policy rounds.
+    [[nodiscard]] status forward(device::gpu::pass<Device>& pass, const moe_dims& d, int* first_bad, matrix_view<const float> x,
+                                 matrix_view<float> y) const {
         const std::size_t rows = x.rows(), pairs = rows * d.top_k;
-        const auto logits = all.logits.rows_range(0, rows), gate = all.gate.rows_range(0, pairs),
-                   up = all.up.rows_range(0, pairs), outputs = all.outputs.rows_range(0, pairs);
+        const std::size_t width = gate_.parts().front().rows;
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto logits, pass.matrix(rows, d.experts));
+        FRUGAL_TRY_ASSIGN(const auto gate, pass.input_matrix(pairs, width));
+        FRUGAL_TRY_ASSIGN(const auto up, pass.matrix(pairs, width));
+        FRUGAL_TRY_ASSIGN(const auto outputs, pass.matrix(pairs, y.cols()));
+        FRUGAL_TRY_ASSIGN(const auto index, pass.template array<std::int32_t>(pairs));
+        FRUGAL_TRY_ASSIGN(const auto weight, pass.template array<float>(pairs));
         matrix_view<const float> shared;
         const float* shared_gate = nullptr;
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         if (products_.template has<shared_gate_product>()) {
-            FRUGAL_TRY(
-                pass.multiply(products_.template image<shared_gate_product>(), input, {all.shared_gate.rows_range(0, rows)}));
-            shared_gate = all.shared_gate.data();
+            FRUGAL_TRY_ASSIGN(const auto own, pass.matrix(rows, 1));
+            FRUGAL_TRY(pass.multiply(products_.template image<shared_gate_product>(), input, {own}));
+            shared_gate = own.data();
         }
         FRUGAL_TRY(pass.multiply(products_.template image<router_product>(), input, {logits}));
         FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
-            return ops::cuda::route(logits, d.top_k, d.renormalise, all.index, all.weight, all.first_bad, stream);
+            return ops::cuda::route(logits, d.top_k, d.renormalise, index.data(), weight.data(), first_bad, stream);
         }));
         device::gpu::expert_groups groups;
         if (device::gpu::groups_choices<typename Device::prefill>(rows, pairs, d.experts)) {
-            groups = all.groups;
+            FRUGAL_TRY_ASSIGN(groups, take_groups(pass, pairs, d.experts));
             groups.tokens = rows;
             FRUGAL_TRY(
-                pass.start([&](cudaStream_t stream) { return ops::cuda::group_choices(all.index, pairs, groups, stream); }));
+                pass.start([&](cudaStream_t stream) { return ops::cuda::group_choices(index.data(), pairs, groups, stream); }));
         }
-        FRUGAL_TRY(pass.multiply_experts(gate_, input, all.index, groups, d.top_k, gate));
-        FRUGAL_TRY(pass.multiply_experts(up_, input, all.index, groups, d.top_k, up));
+        FRUGAL_TRY(pass.multiply_experts(gate_, input, index.data(), groups, d.top_k, gate));
+        FRUGAL_TRY(pass.multiply_experts(up_, input, index.data(), groups, d.top_k, up));
         if (shared_.template has<down_product>()) {  // the last that reads the input
-            const auto own = all.shared.rows_range(0, rows);
-            FRUGAL_TRY(dense_ffn(pass, shared_, all.shared_ffn, input, own));
+            FRUGAL_TRY_ASSIGN(const auto own, pass.matrix(rows, y.cols()));
+            FRUGAL_TRY(dense_ffn(pass, shared_, input, own));
             shared = own;
         }
         FRUGAL_TRY(ops::swiglu(pass, gate, up, gate));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(gate));
-        FRUGAL_TRY(pass.multiply_experts(down_, inner, all.index, groups, 1, outputs));
+        FRUGAL_TRY(pass.multiply_experts(down_, inner, index.data(), groups, 1, outputs));
         return pass.start([&](cudaStream_t stream) {
-            return ops::cuda::combine_experts(outputs, all.index, all.weight, d.top_k, shared, shared_gate, y, stream);
+            return ops::cuda::combine_experts(outputs, index.data(), weight.data(), d.top_k, shared, shared_gate, y, stream);
         });
     }
     [[nodiscard]] std::size_t image_bytes() const noexcept {
@@ -131,6 +100,20 @@ public:
 private:
     using products = reuse::packed_products<moe_products, Device>;
     using shared_products = reuse::packed_products<dense_ffn_products, Device>;
+
+    [[nodiscard]] static result<device::gpu::expert_groups> take_groups(device::gpu::pass<Device>& pass, std::size_t choices,
+                                                                        std::size_t experts) {
+        using device::gpu::choice_tile;
+        device::gpu::expert_groups out;
+        out.experts = experts;
+        FRUGAL_TRY_ASSIGN(const auto order, pass.template array<std::int32_t>(choices));
+        FRUGAL_TRY_ASSIGN(const auto few, pass.template array<choice_tile>(out.most_tiles(choices, experts, out.few)));
+        FRUGAL_TRY_ASSIGN(const auto many, pass.template array<choice_tile>(out.most_tiles(choices, experts, out.many)));
+        out.order = order.data();
+        out.of_few = few.data();
+        out.of_many = many.data();
+        return out;
+    }
 
     products products_;
     shared_products shared_;

@@ -22,14 +22,14 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace layer {
 
-/// One module of ngram_embedding<NormWeight> with its state and buffers for `rows` tokens. Device: device::cuda<…>.
+/// One module of ngram_embedding<NormWeight> with its state. Device: device::cuda<…>.
 template <class NormWeight, class Device>
 class FRUGAL_FLAGGED cuda_ngram {
 public:
     /// Packs table and weights. Shards of a table become one. `checkpoints`: how many of the newest tokens can be taken back.
     /// Errors: shape_mismatch, unsupported (shards of different formats), those of packing, out_of_memory.
     [[nodiscard]] static result<cuda_ngram> create(Device& dev, device::gpu::room& memory, const ngram_dims& d,
-                                                   const ngram_weights& w, std::size_t rows, std::size_t checkpoints,
+                                                   const ngram_weights& w, std::size_t checkpoints,
                                                    const reuse::source_unneeded& unneeded) {
         const std::size_t channels = d.channels();
         if (w.conv.size() != channels * d.conv_kernel || w.norm_key.size() != channels || w.norm_query.size() != channels ||
@@ -54,34 +54,34 @@ public:
         FRUGAL_TRY_ASSIGN(out.no_tokens_, memory.copy(std::span<const std::int64_t>(none)));
         FRUGAL_TRY_ASSIGN(out.before_, tokens_type::create(memory, none.size(), checkpoints));
         FRUGAL_TRY_ASSIGN(out.history_, history_type::create(memory, d.conv_history() * channels, checkpoints));
-        FRUGAL_TRY_ASSIGN(out.rows_, memory.array<std::int64_t>(rows * d.hash.heads()));
-        FRUGAL_TRY_ASSIGN(out.embedding_, memory.input_matrix(rows, d.embedding()));
-        FRUGAL_TRY_ASSIGN(out.key_, memory.matrix(rows, channels));
-        FRUGAL_TRY_ASSIGN(out.query_, memory.matrix(rows, channels));
-        FRUGAL_TRY_ASSIGN(out.value_, memory.matrix(rows, d.hidden));
-        FRUGAL_TRY_ASSIGN(out.added_, memory.matrix(rows, channels));
         return out;
     }
 
     /// Appends the tokens and adds what ngram_embedding::forward gives to the streams. tokens: [streams.rows()], on the device.
     /// Queued; a token's bits do not depend on how tokens are split into calls.
-    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const ngram_dims& d, const std::int64_t* tokens,
+    [[nodiscard]] status forward(device::gpu::pass<Device>& pass, const ngram_dims& d, const std::int64_t* tokens,
                                  const attention::cuda_checkpoints& newest, matrix_view<float> streams) const {
         const std::size_t rows = streams.rows(), heads = d.hash.heads();
-        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto embedding = own(embedding_), key = own(key_), query = own(query_), value = own(value_), added = own(added_);
-        FRUGAL_TRY(pass.start(
-            [&](cudaStream_t stream) { return ops::cuda::ngram_rows(hash_, before_.data(), tokens, rows, rows_, stream); }));
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto embedding, pass.input_matrix(rows, d.embedding()));
+        FRUGAL_TRY_ASSIGN(const auto key, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto query, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto value, pass.matrix(rows, d.hidden));
+        FRUGAL_TRY_ASSIGN(const auto added, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto table_rows, pass.template array<std::int64_t>(rows * heads));
+        FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
+            return ops::cuda::ngram_rows(hash_, before_.data(), tokens, rows, table_rows.data(), stream);
+        }));
         FRUGAL_TRY(before_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
             return pass.start([&](cudaStream_t stream) {
                 return ops::cuda::keep_ngram_tokens(before_.data(), d.hash.context(), tokens + first, count, stream);
             });
         }));
         if (embedding.stride() == embedding.cols())
-            FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_, {embedding.data(), rows * heads, d.row}));
+            FRUGAL_TRY(ops::cuda::look_up(pass, table_, table_rows.data(), {embedding.data(), rows * heads, d.row}));
         else  // a token's rows lie together, those of the next one further on
             for (std::size_t t = 0; t < rows; ++t)
-                FRUGAL_TRY(ops::cuda::look_up(pass, table_, rows_ + t * heads, {embedding.row(t), heads, d.row}));
+                FRUGAL_TRY(ops::cuda::look_up(pass, table_, table_rows.data() + t * heads, {embedding.row(t), heads, d.row}));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(embedding));
         FRUGAL_TRY(pass.multiply(products_.template image<ngram_product>(), input, {key, value}));
         FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, norm_key_, d.hidden, d.eps, key));
@@ -98,12 +98,12 @@ public:
     }
 
     /// Queues that the sequence is empty again.
-    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass) const {
+    [[nodiscard]] status clear(device::gpu::pass<Device>& pass) const {
         FRUGAL_TRY(pass.copy(before_.data(), no_tokens_, before_.bytes()));
         return history_.clear(pass);
     }
     /// Queues that the sequence is as before token number `length`. Precondition: it is one of the newest that were kept.
-    [[nodiscard]] status rollback(const device::gpu::pass<Device>& pass, std::size_t length) const {
+    [[nodiscard]] status rollback(device::gpu::pass<Device>& pass, std::size_t length) const {
         FRUGAL_TRY(before_.rollback(pass, length));
         return history_.rollback(pass, length);
     }
@@ -142,8 +142,6 @@ private:
     const std::int64_t* no_tokens_ = nullptr;                          ///< what stands before the first token
     tokens_type before_;
     history_type history_;  ///< [conv history][channels]
-    std::int64_t* rows_ = nullptr;
-    matrix_view<float> embedding_, key_, query_, value_, added_;
 };
 
 }  // namespace layer

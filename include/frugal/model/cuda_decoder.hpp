@@ -251,13 +251,18 @@ private:
         if (options_.max_tokens > positions)
             return fail(errc::invalid_argument, "a sequence of ", options_.max_tokens, " tokens is beyond ", positions);
         FRUGAL_TRY_ASSIGN(layers_, layers_type::create(dev, memory_, config_, dims_, bound, options_));
-        FRUGAL_TRY_ASSIGN(buffers_, buffers_type::create(dev, memory_, config_, dims_, options_));
+        FRUGAL_TRY_ASSIGN(buffers_, buffers_type::create(dev, memory_, config_, options_));
+        // Attention and experts take other scratch for few rows than for many.
+        for (const std::size_t rows : {std::size_t{1}, (std::min)(std::size_t{16}, options_.batch_tokens), options_.batch_tokens})
+            FRUGAL_TRY(
+                queue_step(rows, (std::min)(rows, options_.logit_rows), outcome::logits, options_.max_tokens, newest(rows)));
+        FRUGAL_TRY(buffers_.pass->settle(memory_));
         bytes_ = memory_.bytes() + layers_.image_bytes();
         // Every kernel runs once: a driver loads a kernel when it first starts, which a recording must not see.
         *buffers_.described.template as<ops::cuda::step_token>() = {};
         *buffers_.how_described.template as<ops::cuda::sampling_draw>() = {};
-        FRUGAL_TRY(queue_step(dev, 1, 1, outcome::token, bound_for(1), newest(1)));
-        FRUGAL_TRY(queue_choice(dev, outcome::drawn, buffers_.logits.rows_range(0, 1)));
+        FRUGAL_TRY(queue_step(1, 1, outcome::token, bound_for(1), newest(1)));
+        FRUGAL_TRY(queue_choice(outcome::drawn, buffers_.logits.rows_range(0, 1)));
         FRUGAL_TRY(zero_states());
         FRUGAL_TRY(dev.queue().synchronize());
         for (const outcome wanted : {outcome::logits, outcome::token, outcome::drawn})
@@ -317,7 +322,7 @@ private:
             const std::size_t skipped = (std::min)(first_wanted - (std::min)(first_wanted, begin), count), rows = count - skipped;
             const std::size_t later = tokens.size() - begin - count;
             status done = count == 1 && rows == 1 ? replay(dev, what)
-                                                  : queue_step(dev, count, rows, what, length_ + count, newest(count, later));
+                                                  : queue_step(count, rows, what, length_ + count, newest(count, later));
             if (done) done = dev.queue().synchronize();
             if (done) done = check_routing(count);
             if (!done) {
@@ -350,7 +355,7 @@ private:
     [[nodiscard]] status record(device_type& dev, outcome what, std::size_t bound) {
         recorded_step& step = recorded_[static_cast<std::size_t>(what)];
         FRUGAL_TRY_ASSIGN(step.graph, device::gpu::graph::record(dev.context(), dev.queue(),
-                                                                 [&] { return queue_step(dev, 1, 1, what, bound, newest(1)); }));
+                                                                 [&] { return queue_step(1, 1, what, bound, newest(1)); }));
         step.bound = bound;
         return {};
     }
@@ -366,11 +371,11 @@ private:
     }
 
     /// Queues a step of `rows` tokens, which see `bound` at most: from what is described to the results.
-    [[nodiscard]] status queue_step(device_type& dev, std::size_t rows, std::size_t wanted, outcome what, std::size_t bound,
+    [[nodiscard]] status queue_step(std::size_t rows, std::size_t wanted, outcome what, std::size_t bound,
                                     const attention::cuda_checkpoints& kept) {
-        const pass_type& pass = *buffers_.pass;
-        FRUGAL_TRY(dev.queue().upload(buffers_.tokens, buffers_.described.template as<std::byte>(),
-                                      rows * sizeof(ops::cuda::step_token)));
+        pass_type& pass = *buffers_.pass;
+        FRUGAL_TRY(
+            pass.upload(buffers_.tokens, buffers_.described.template as<std::byte>(), rows * sizeof(ops::cuda::step_token)));
         FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
             return ops::cuda::begin_step(buffers_.tokens, rows, buffers_.step, buffers_.length, stream);
         }));
@@ -393,7 +398,7 @@ private:
             FRUGAL_TRY(ops::cuda::look_up(pass, layers_.embedding, buffers_.step.tokens, mixed));
             FRUGAL_TRY(ops::expand_streams(pass, mixed, x));
         }
-        if constexpr (!types::is_dense) FRUGAL_TRY(pass.fill(buffers_.moe.first_bad, 0x7F, sizeof(int)));
+        if constexpr (!types::is_dense) FRUGAL_TRY(pass.fill(buffers_.bad_row, 0x7F, sizeof(int)));
         for (std::size_t i = 0; i < layers_.layers.size(); ++i) {
             auto& each = layers_.layers[i];
             if constexpr (types::has_ngrams)
@@ -401,63 +406,66 @@ private:
                     if (config_.ngrams[m].layer == i)
                         FRUGAL_TRY(layers_.ngrams[m].forward(pass, dims_.ngrams[m], buffers_.step.tokens, kept, x));
             FRUGAL_TRY(block(each.attention_norm, each.attention_connection, x, mixed, branch, [&]() -> status {
-                if (each.gdn) return each.gdn->forward(pass, dims_.gdn, buffers_.gdn, kept, mixed, branch);
-                return each.attention->forward(pass, dims_.attention, buffers_.attention, shared, mixed, branch);
+                if (each.gdn) return each.gdn->forward(pass, dims_.gdn, kept, mixed, branch);
+                return each.attention->forward(pass, dims_.attention, shared, mixed, branch);
             }));
             FRUGAL_TRY(block(each.ffn_norm, each.ffn_connection, x, mixed, branch, [&]() -> status {
                 if constexpr (types::is_dense) {
                     FRUGAL_TRY_ASSIGN(const auto input, pass.input(mixed));
-                    return layer::dense_ffn(pass, each.dense, buffers_.ffn, input, branch);
+                    return layer::dense_ffn(pass, each.dense, input, branch);
                 } else {
-                    return each.moe->forward(pass, dims_.moe, buffers_.moe, mixed, branch);
+                    return each.moe->forward(pass, dims_.moe, buffers_.bad_row, mixed, branch);
                 }
             }));
         }
         if constexpr (!types::is_dense)
-            FRUGAL_TRY(dev.queue().download(buffers_.first_bad.template as<std::byte>(), buffers_.moe.first_bad, sizeof(int)));
+            FRUGAL_TRY(pass.download(buffers_.first_bad.template as<std::byte>(), buffers_.bad_row, sizeof(int)));
         if (wanted == 0) return {};
         const auto last = mixed.rows_range(0, wanted), logits = buffers_.logits.rows_range(0, wanted);
         const auto ends = x.rows_range(rows - wanted, wanted);
         if constexpr (types::is_plain)
             FRUGAL_TRY(norm(ends, layers_.output_norm, last));
         else
-            FRUGAL_TRY(layers_.output_connection.mix(pass, dims_.connection, buffers_.connection, ends, last));
+            FRUGAL_TRY(layers_.output_connection.mix(pass, dims_.connection, ends, last, {}));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(last));
         FRUGAL_TRY(pass.multiply(layers_.head ? *layers_.head : layers_.embedding, input, {logits}));
         if (what == outcome::logits)
-            return dev.queue().download(buffers_.results.template as<std::byte>(), logits.data(),
-                                        wanted * config_.vocabulary * sizeof(float));
-        return queue_choice(dev, what, logits.rows_range(wanted - 1, 1));
+            return pass.download(buffers_.results.template as<std::byte>(), logits.data(),
+                                 wanted * config_.vocabulary * sizeof(float));
+        return queue_choice(what, logits.rows_range(wanted - 1, 1));
     }
     /// Queues the choice of a token from a row of logits: to the results.
-    [[nodiscard]] status queue_choice(device_type& dev, outcome what, matrix_view<const float> logits) {
-        const pass_type& pass = *buffers_.pass;
+    [[nodiscard]] status queue_choice(outcome what, matrix_view<const float> logits) {
+        pass_type& pass = *buffers_.pass;
         if (what == outcome::token) {
             FRUGAL_TRY(pass.start([&](cudaStream_t stream) { return ops::cuda::greedy(logits, buffers_.chosen, stream); }));
         } else {
-            FRUGAL_TRY(dev.queue().upload(buffers_.how, buffers_.how_described.template as<std::byte>(), sizeof(*buffers_.how)));
+            FRUGAL_TRY(pass.upload(buffers_.how, buffers_.how_described.template as<std::byte>(), sizeof(*buffers_.how)));
             FRUGAL_TRY(pass.start(
                 [&](cudaStream_t stream) { return ops::cuda::sample(logits, buffers_.how, buffers_.chosen, stream); }));
         }
-        return dev.queue().download(buffers_.results.template as<std::byte>(), buffers_.chosen, sizeof(*buffers_.chosen));
+        return pass.download(buffers_.results.template as<std::byte>(), buffers_.chosen, sizeof(*buffers_.chosen));
     }
 
     /// A block between the residual stream's way out and back in.
     template <class Body>
     [[nodiscard]] status block([[maybe_unused]] std::span<const float> weights,
                                [[maybe_unused]] const typename types::connection& around, matrix_view<float> x,
-                               matrix_view<float> mixed, matrix_view<float> branch, Body&& body) const {
+                               matrix_view<float> mixed, matrix_view<float> branch, Body&& body) {
         if constexpr (types::is_plain) {
             FRUGAL_TRY(norm(x, weights, mixed));
             FRUGAL_TRY(body());
             return ops::add(*buffers_.pass, branch, x);
         } else {
-            FRUGAL_TRY(around.mix(*buffers_.pass, dims_.connection, buffers_.connection, x, mixed));
+            pass_type& pass = *buffers_.pass;
+            typename pass_type::scope scope(pass);
+            FRUGAL_TRY_ASSIGN(const auto injection, pass.matrix(x.rows(), dims_.connection.streams));
+            FRUGAL_TRY(around.mix(pass, dims_.connection, x, mixed, injection));
             FRUGAL_TRY(body());
-            return around.inject(*buffers_.pass, buffers_.connection, branch, x);
+            return around.inject(pass, injection, branch, x);
         }
     }
-    [[nodiscard]] status norm(matrix_view<const float> x, std::span<const float> w, matrix_view<float> y) const {
+    [[nodiscard]] status norm(matrix_view<const float> x, std::span<const float> w, matrix_view<float> y) {
         return ops::rms_norm<norm_weight>(*buffers_.pass, x, w, config_.rms_epsilon, y);
     }
     /// Queues that the sequence is empty.

@@ -29,7 +29,6 @@ template <class Types>
 struct FRUGAL_FLAGGED cuda_decoder_buffers {
     using device_type = typename Types::device_type;
     using pass_type = device::gpu::pass<device_type>;
-    using attention_layer = typename Types::attention_layer;
 
     device::gpu::pinned_memory described, how_described, results, first_bad;  ///< on the host: what goes up, what comes down
     std::optional<pass_type> pass;
@@ -41,15 +40,10 @@ struct FRUGAL_FLAGGED cuda_decoder_buffers {
     matrix_view<float> stream, mixed, branch, logits;
     ops::cuda::sampling_draw* how = nullptr;  ///< as described
     std::int32_t* chosen = nullptr;
-    attention::cuda_gdn_buffers gdn;
-    typename attention_layer::buffers attention;
-    layer::cuda_ffn_buffers ffn;
-    layer::cuda_moe_buffers moe;
-    layer::cuda_hyper_buffers connection;
+    int* bad_row = nullptr;  ///< the first row whose router logits are not finite; set above all rows before a step
 
     /// Errors: out_of_memory, device_failed, device_lost.
     [[nodiscard]] static result<cuda_decoder_buffers> create(device_type& dev, device::gpu::room& memory, const config& sizes,
-                                                             const cuda_layer_dims<Types>& dims,
                                                              const cuda_decoder_options& options) {
         cuda_decoder_buffers out;
         const std::size_t rows = options.batch_tokens;
@@ -64,35 +58,10 @@ struct FRUGAL_FLAGGED cuda_decoder_buffers {
         FRUGAL_TRY_ASSIGN(out.logits, memory.matrix(options.logit_rows, sizes.vocabulary));
         FRUGAL_TRY_ASSIGN(out.how, memory.array<ops::cuda::sampling_draw>(1));
         FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::int32_t>(1));
-        std::size_t widest = sizes.hidden;
-        const auto any = [&](layer_kind kind) {
-            return std::find(sizes.layers.begin(), sizes.layers.end(), kind) != sizes.layers.end();
-        };
-        if (any(layer_kind::gdn)) {
-            FRUGAL_TRY_ASSIGN(out.gdn, attention::cuda_gdn_buffers::create(memory, dims.gdn, rows));
-            widest = (std::max)(widest, dims.gdn.values());
-        }
-        if (any(layer_kind::attention)) {
-            FRUGAL_TRY(out.make_attention(memory, sizes, dims, options));
-            widest = (std::max)(widest, sizes.heads * sizes.head_dim);
-        }
-        std::size_t inputs = rows;
-        if constexpr (Types::is_dense) {
-            FRUGAL_TRY_ASSIGN(out.ffn, layer::cuda_ffn_buffers::create(memory, rows, sizes.intermediate));
-            widest = (std::max)(widest, sizes.intermediate);
-        } else {
-            FRUGAL_TRY_ASSIGN(out.moe, layer::cuda_moe_buffers::create(memory, dims.moe, sizes.hidden, sizes.expert_intermediate,
-                                                                       sizes.shared_intermediate, rows));
-            inputs *= sizes.experts_used;
-            widest = (std::max)({widest, sizes.expert_intermediate, sizes.shared_intermediate});
-        }
-        if constexpr (!Types::is_plain) {
-            FRUGAL_TRY_ASSIGN(out.connection, layer::cuda_hyper_buffers::create(memory, dims.connection, rows));
-            widest = (std::max)({widest, sizes.streams * sizes.hidden, sizes.mix_rank});
-        }
-        for (const layer::ngram_dims& each : dims.ngrams) widest = (std::max)(widest, each.embedding());
-        FRUGAL_TRY_ASSIGN(auto made, pass_type::create(dev.context(), dev.queue(), memory, inputs, widest));
-        out.pass.emplace(std::move(made));
+        FRUGAL_TRY_ASSIGN(out.bad_row, memory.array<int>(1));
+        if (std::find(sizes.layers.begin(), sizes.layers.end(), layer_kind::attention) != sizes.layers.end())
+            FRUGAL_TRY(out.make_attention(memory, sizes, options));
+        out.pass.emplace(dev.context(), dev.queue());
         const auto pinned = [&](std::size_t bytes) { return device::gpu::pinned_memory::allocate(dev.context(), bytes); };
         FRUGAL_TRY_ASSIGN(out.described, pinned(rows * sizeof(ops::cuda::step_token)));
         FRUGAL_TRY_ASSIGN(out.how_described, pinned(sizeof(ops::cuda::sampling_draw)));
@@ -102,21 +71,16 @@ struct FRUGAL_FLAGGED cuda_decoder_buffers {
     }
 
 private:
-    [[nodiscard]] status make_attention(device::gpu::room& memory, const config& sizes, const cuda_layer_dims<Types>& dims,
-                                        const cuda_decoder_options& options) {
+    [[nodiscard]] status make_attention(device::gpu::room& memory, const config& sizes, const cuda_decoder_options& options) {
         const std::size_t rows = options.batch_tokens;
         if constexpr (Types::sparse) {
             const std::size_t history_rows = Types::history_rows(options);
-            FRUGAL_TRY_ASSIGN(attention,
-                              attention_layer::buffers::create(memory, dims.attention, Types::ratio, rows, options.max_tokens));
             step.ratio = static_cast<std::uint32_t>(Types::ratio);
             step.history_rows = static_cast<std::uint32_t>(history_rows);
             FRUGAL_TRY_ASSIGN(step.complete, memory.array<std::uint32_t>(rows));
             FRUGAL_TRY_ASSIGN(step.block_positions, memory.array<ops::rope_position>(rows));
             FRUGAL_TRY_ASSIGN(step.history, memory.array<ops::rope_position>(history_rows));
             FRUGAL_TRY_ASSIGN(block_angles, memory.array<float>(rows * sizes.rotary_dim));
-        } else {
-            FRUGAL_TRY_ASSIGN(attention, attention_layer::buffers::create(memory, dims.attention, rows, options.max_tokens));
         }
         const ops::rope_table table = make_rope_table(sizes);
         std::vector<std::uint8_t> components(table.inv_freq.size());

@@ -141,11 +141,11 @@ struct FRUGAL_FLAGGED cuda_decoder_layers {
                std::any_of(layers.begin(), layers.end(), [](const auto& each) { return each.gdn.has_value(); });
     }
     /// Queues that the sequence is empty. Keys and values stay: nothing looks beyond the length.
-    [[nodiscard]] status clear(const device::gpu::pass<device_type>& pass) const {
+    [[nodiscard]] status clear(device::gpu::pass<device_type>& pass) const {
         return each_recurrent([&](const auto& one) { return one.clear(pass); });
     }
     /// Queues that the sequence is as before token number `length`. Precondition: recurrent layers have a checkpoint of that.
-    [[nodiscard]] status rollback(const device::gpu::pass<device_type>& pass, std::size_t length) const {
+    [[nodiscard]] status rollback(device::gpu::pass<device_type>& pass, std::size_t length) const {
         return each_recurrent([&](const auto& one) { return one.rollback(pass, length); });
     }
     /// What a saved sequence of so many tokens holds of all layers.
@@ -212,7 +212,7 @@ private:
                 return fail(errc::shape_mismatch, "weights of ", bound.ngrams.size(), " n-gram modules of ", each.size());
             for (std::size_t m = 0; m < each.size(); ++m) {
                 FRUGAL_TRY_ASSIGN(auto one, Types::ngram::create(from.dev, from.memory, each[m], bound.ngrams[m],
-                                                                 from.options.batch_tokens, from.options.checkpoints, unneeded));
+                                                                 from.options.checkpoints, unneeded));
                 ngrams.push_back(std::move(one));
             }
         }

@@ -33,29 +33,6 @@ struct FRUGAL_FLAGGED cuda_attention_inputs {
     std::size_t most_visible = 0;           ///< no row sees more tokens: bounds the work that is started
 };
 
-/// What the layers of a step use one after the other, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_attention_buffers {
-    matrix_view<float> queries_and_gates, keys, values, attended;
-    float* partial = nullptr;
-    std::size_t partial_size = 0;  ///< floats
-
-    /// Room for the partial results of as many rows at once as fit into this many floats, but of one at least.
-    static constexpr std::size_t wanted_partial = std::size_t{1} << 24;
-
-    [[nodiscard]] static result<cuda_attention_buffers> create(device::gpu::room& memory, const full_dims& d, std::size_t rows,
-                                                               std::size_t max_tokens) {
-        cuda_attention_buffers out;
-        FRUGAL_TRY_ASSIGN(out.queries_and_gates, memory.matrix(rows, d.heads * 2 * d.head_dim));
-        FRUGAL_TRY_ASSIGN(out.keys, memory.matrix(rows, d.kv_heads * d.head_dim));
-        FRUGAL_TRY_ASSIGN(out.values, memory.matrix(rows, d.kv_heads * d.head_dim));
-        FRUGAL_TRY_ASSIGN(out.attended, memory.input_matrix(rows, d.heads * d.head_dim));
-        const std::size_t row = ops::cuda::split_partial(1, {d.heads, d.kv_heads, d.head_dim}, max_tokens);
-        out.partial_size = (std::max)(row, (std::min)(rows * row, wanted_partial));
-        FRUGAL_TRY_ASSIGN(out.partial, memory.array<float>(out.partial_size));
-        return out;
-    }
-};
-
 /// Keys and values of one sequence on a device, max_tokens at most, in the precision Scalar.
 template <key_value_scalar Scalar>
 struct FRUGAL_FLAGGED cuda_kv_cache {
@@ -89,9 +66,9 @@ struct FRUGAL_FLAGGED cuda_kv_cache {
 
 namespace detail {
 
-/// Norms, rotates and appends what the products have left in the buffers. Queued.
+/// Norms, rotates and appends what the products have left. Queued.
 template <class NormWeight, class Device, class Scalar>
-[[nodiscard]] status finish_heads(const device::gpu::pass<Device>& pass, const full_dims& d, std::span<const float> q_norm,
+[[nodiscard]] status finish_heads(device::gpu::pass<Device>& pass, const full_dims& d, std::span<const float> q_norm,
                                   std::span<const float> k_norm, const cuda_kv_cache<Scalar>& cache,
                                   const cuda_attention_inputs& shared, matrix_view<float> queries_and_gates,
                                   matrix_view<float> keys, matrix_view<float> values) {
@@ -106,20 +83,24 @@ template <class NormWeight, class Device, class Scalar>
     });
 }
 
-/// Attends as the cache's rows say, as many rows at once as there is room for partial results. kind: whether rows have lists.
-/// Queued.
+/// Attends as the cache's rows say, as many rows at once as have room for partial results, but one at least. kind: whether rows
+/// have lists. Queued.
 template <class Device, class Scalar>
-[[nodiscard]] status attend_rows(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
-                                 ops::cuda::row_keys kind, std::size_t most_visible, const cuda_attention_buffers& all,
-                                 std::size_t rows) {
+[[nodiscard]] status attend_rows(device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
+                                 ops::cuda::row_keys kind, std::size_t most_visible, matrix_view<const float> queries,
+                                 matrix_view<float> attended) {
+    constexpr std::size_t wanted = std::size_t{1} << 24;  // floats
     const ops::cuda::split_heads shape{d.heads, d.kv_heads, d.head_dim};
-    const std::size_t at_once = std::max<std::size_t>(1, all.partial_size / ops::cuda::split_partial(1, shape, most_visible));
+    const std::size_t rows = queries.rows(), a_row = ops::cuda::split_partial(1, shape, most_visible);
+    // Never less for fewer keys to see: a step takes no more scratch than one that sees more.
+    const std::size_t size = (std::max)(a_row, (std::min)(rows * a_row, wanted)), at_once = size / a_row;
+    typename device::gpu::pass<Device>::scope scope(pass);
+    FRUGAL_TRY_ASSIGN(const auto partial, pass.template array<float>(size));
     for (std::size_t first = 0; first < rows; first += at_once) {
         const std::size_t count = (std::min)(at_once, rows - first);
         FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
-            return ops::cuda::split_attention(matrix_view<const float>(all.queries_and_gates.rows_range(first, count)), shape,
-                                              d.scale(), cache.rows + first, most_visible, all.partial,
-                                              all.attended.rows_range(first, count), stream, kind);
+            return ops::cuda::split_attention(queries.rows_range(first, count), shape, d.scale(), cache.rows + first,
+                                              most_visible, partial.data(), attended.rows_range(first, count), stream, kind);
         }));
     }
     return {};
@@ -128,26 +109,24 @@ template <class Device, class Scalar>
 /// Attends to everything up to each row: where prefills may round, from bf16 caches, for heads that they take, by matrix units.
 /// Queued.
 template <class Device, class Scalar>
-[[nodiscard]] status attend_all(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
-                                const cuda_attention_inputs& shared, const cuda_attention_buffers& all, std::size_t rows) {
+[[nodiscard]] status attend_all(device::gpu::pass<Device>& pass, const full_dims& d, const cuda_kv_cache<Scalar>& cache,
+                                const cuda_attention_inputs& shared, matrix_view<const float> queries,
+                                matrix_view<float> attended) {
     if constexpr (std::is_same_v<Scalar, bfloat16>)
-        if (pass.may_round(rows) && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256))
+        if (pass.may_round(queries.rows()) && (d.head_dim == 64 || d.head_dim == 128 || d.head_dim == 256))
             return pass.start([&](cudaStream_t stream) {
-                return ops::cuda::tile_attention(matrix_view<const float>(all.queries_and_gates.rows_range(0, rows)),
-                                                 {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view, shared.step.visible,
-                                                 all.attended.rows_range(0, rows), stream);
+                return ops::cuda::tile_attention(queries, {d.heads, d.kv_heads, d.head_dim}, d.scale(), cache.view,
+                                                 shared.step.visible, attended, stream);
             });
-    return attend_rows(pass, d, cache, ops::cuda::row_keys::of_one_sequence, shared.most_visible, all, rows);
+    return attend_rows(pass, d, cache, ops::cuda::row_keys::of_one_sequence, shared.most_visible, queries, attended);
 }
 
 /// Gates what the heads have attended to and projects it into y; see the host's gate_and_project. Queued.
 template <class Device>
-[[nodiscard]] status gate_and_project(const device::gpu::pass<Device>& pass, const full_dims& d,
-                                      const typename Device::image& out, const cuda_attention_buffers& all,
-                                      matrix_view<float> y) {
-    const auto attended = all.attended.rows_range(0, y.rows());
+[[nodiscard]] status gate_and_project(device::gpu::pass<Device>& pass, const full_dims& d, const typename Device::image& out,
+                                      matrix_view<float> queries_and_gates, matrix_view<float> attended, matrix_view<float> y) {
     projected_heads heads;
-    heads.queries_and_gates = all.queries_and_gates.rows_range(0, y.rows());
+    heads.queries_and_gates = queries_and_gates;
     FRUGAL_TRY(ops::gate_heads(pass, heads.gates(d), d.heads, attended));
     FRUGAL_TRY_ASSIGN(const auto input, pass.input(attended));
     return pass.multiply(out, input, {y});
@@ -161,7 +140,6 @@ class FRUGAL_FLAGGED cuda_full {
 public:
     using dims = full_dims;
     using weights = full_weights;
-    using buffers = cuda_attention_buffers;
 
     /// Packs the weights and takes an empty cache. `rows`: most tokens of a step. Errors: shape_mismatch, invalid_argument,
     /// those of packing, out_of_memory.
@@ -181,16 +159,19 @@ public:
 
     /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
     /// unless matrix units attend (device::prefill::bf16_tiles with a bf16 cache, more than 16 rows).
-    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const full_dims& d, const cuda_attention_buffers& all,
-                                 const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
+    [[nodiscard]] status forward(device::gpu::pass<Device>& pass, const full_dims& d, const cuda_attention_inputs& shared,
+                                 matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows();
-        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values);
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto queries, pass.matrix(rows, d.heads * 2 * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto keys, pass.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto values, pass.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto attended, pass.input_matrix(rows, d.heads * d.head_dim));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
-        FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
-        return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
+        FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, queries, attended));
+        return detail::gate_and_project(pass, d, products_.template image<out_product>(), queries, attended, y);
     }
     /// What a saved sequence of so many tokens holds of this layer.
     void list_segments(const full_dims&, std::size_t length, const ops::cuda::step_rows&, std::vector<cuda_segment>& to) const {

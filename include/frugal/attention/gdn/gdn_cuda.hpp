@@ -20,22 +20,6 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// What the layers of a step use one after the other, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_gdn_buffers {
-    matrix_view<float> qkv, mixed, z, read, g, beta;
-
-    [[nodiscard]] static result<cuda_gdn_buffers> create(device::gpu::room& memory, const gdn_dims& d, std::size_t rows) {
-        cuda_gdn_buffers out;
-        FRUGAL_TRY_ASSIGN(out.qkv, memory.matrix(rows, d.channels()));
-        FRUGAL_TRY_ASSIGN(out.mixed, memory.matrix(rows, d.channels()));
-        FRUGAL_TRY_ASSIGN(out.z, memory.matrix(rows, d.values()));
-        FRUGAL_TRY_ASSIGN(out.read, memory.matrix(rows, d.values()));
-        FRUGAL_TRY_ASSIGN(out.g, memory.matrix(rows, d.value_heads));
-        FRUGAL_TRY_ASSIGN(out.beta, memory.matrix(rows, d.value_heads));
-        return out;
-    }
-};
-
 /// One layer of attention::gdn<Pairing, Gate> with its state. Device: device::cuda<…>.
 template <class Pairing, class Gate, class Device>
 class FRUGAL_FLAGGED cuda_gdn {
@@ -66,12 +50,16 @@ public:
     /// Appends x to the sequence. x, y: [rows, hidden]. Queued; a token's bits do not depend on how tokens are split into calls,
     /// unless prefills may round (device::prefill): then more than 16 tokens that are not `newest` go in chunks, by matrix units
     /// where the policy wants it.
-    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_gdn_buffers& all,
-                                 const cuda_checkpoints& newest, matrix_view<const float> x, matrix_view<float> y) const {
+    [[nodiscard]] status forward(device::gpu::pass<Device>& pass, const gdn_dims& d, const cuda_checkpoints& newest,
+                                 matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
-        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto qkv = own(all.qkv), mixed = own(all.mixed), z = own(all.z), read = own(all.read), g = own(all.g),
-                   beta = own(all.beta);
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto qkv, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto mixed, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto z, pass.matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(const auto read, pass.matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(const auto g, pass.matrix(rows, d.value_heads));
+        FRUGAL_TRY_ASSIGN(const auto beta, pass.matrix(rows, d.value_heads));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_qkv_product>(), input, {qkv}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_z_product>(), input, {z}));
@@ -99,12 +87,12 @@ public:
     }
 
     /// Queues that the sequence is empty again.
-    [[nodiscard]] status clear(const device::gpu::pass<Device>& pass) const {
+    [[nodiscard]] status clear(device::gpu::pass<Device>& pass) const {
         FRUGAL_TRY(state_.clear(pass));
         return history_.clear(pass);
     }
     /// Queues that the sequence is as before token number `length`. Precondition: it is one of the newest that were kept.
-    [[nodiscard]] status rollback(const device::gpu::pass<Device>& pass, std::size_t length) const {
+    [[nodiscard]] status rollback(device::gpu::pass<Device>& pass, std::size_t length) const {
         FRUGAL_TRY(state_.rollback(pass, length));
         return history_.rollback(pass, length);
     }

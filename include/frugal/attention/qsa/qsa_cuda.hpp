@@ -23,34 +23,6 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
 
-/// What the layers of a step use one after the other, for `rows` tokens at most.
-struct FRUGAL_FLAGGED cuda_qsa_buffers : cuda_attention_buffers {
-    matrix_view<float> raw_keys, index_queries;
-    float* scores = nullptr;
-    std::size_t scores_size = 0;  ///< floats
-    std::uint32_t *candidates = nullptr, *chosen = nullptr, *counts = nullptr, *lists = nullptr;
-
-    /// Room for the scores of as many rows at once as fit into this many floats, but of one at least.
-    static constexpr std::size_t wanted_scores = std::size_t{1} << 22;
-
-    [[nodiscard]] static result<cuda_qsa_buffers> create(device::gpu::room& memory, const qsa_dims& d, std::size_t ratio,
-                                                         std::size_t rows, std::size_t max_tokens) {
-        cuda_qsa_buffers out;
-        FRUGAL_TRY_ASSIGN(static_cast<cuda_attention_buffers&>(out), cuda_attention_buffers::create(memory, d, rows, max_tokens));
-        const std::size_t top = (std::min)(d.budget, max_tokens) / ratio, blocks = std::max<std::size_t>(max_tokens / ratio, 1);
-        FRUGAL_TRY_ASSIGN(out.raw_keys, memory.matrix(rows, d.index_dim));
-        FRUGAL_TRY_ASSIGN(out.index_queries, memory.matrix(rows, d.index_heads * d.index_dim));
-        out.scores_size = (std::max)(blocks, (std::min)(rows * blocks, wanted_scores));
-        FRUGAL_TRY_ASSIGN(out.scores, memory.array<float>(out.scores_size));
-        FRUGAL_TRY_ASSIGN(out.candidates, memory.array<std::uint32_t>(ops::cuda::select_candidates(
-                                              (std::min)(rows, ops::cuda::select_few_rows), blocks, d.budget / ratio)));
-        FRUGAL_TRY_ASSIGN(out.chosen, memory.array<std::uint32_t>(rows * top));
-        FRUGAL_TRY_ASSIGN(out.counts, memory.array<std::uint32_t>(rows));
-        FRUGAL_TRY_ASSIGN(out.lists, memory.array<std::uint32_t>(rows * ((top + 1) * ratio - 1)));
-        return out;
-    }
-};
-
 /// One layer of attention::qsa<Ratio, NormWeight, Scalar, IndexScalar> with its cache. Raw indexer keys are kept in f32, those of
 /// the newest tokens alone. Device: device::cuda<…>.
 template <std::size_t Ratio, class NormWeight, key_value_scalar Scalar, index_key_scalar IndexScalar, class Device>
@@ -58,7 +30,6 @@ class FRUGAL_FLAGGED cuda_qsa {
 public:
     using dims = qsa_dims;
     using weights = qsa_weights;
-    using buffers = cuda_qsa_buffers;
 
     /// Packs the weights and takes an empty cache. `dense`: a layer that attends to everything and has no use for the indexer.
     /// `rows`: most tokens of a step; `history_rows`: of step_rows. Errors: shape_mismatch, invalid_argument, unsupported, those
@@ -104,16 +75,20 @@ public:
 
     /// Appends x to the sequence. x, y: [rows, hidden]; shared.step has blocks of Ratio tokens, alike for all layers. Queued; a
     /// token's bits do not depend on how tokens are split into calls, but for what cuda_full says of matrix units.
-    [[nodiscard]] status forward(const device::gpu::pass<Device>& pass, const dims& d, const buffers& all,
-                                 const cuda_attention_inputs& shared, matrix_view<const float> x, matrix_view<float> y) const {
+    [[nodiscard]] status forward(device::gpu::pass<Device>& pass, const dims& d, const cuda_attention_inputs& shared,
+                                 matrix_view<const float> x, matrix_view<float> y) const {
         const std::size_t rows = x.rows(), top = d.budget / Ratio;
-        const auto own = [&](matrix_view<float> m) { return m.rows_range(0, rows); };
-        const auto queries = own(all.queries_and_gates), keys = own(all.keys), values = own(all.values);
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto queries, pass.matrix(rows, d.heads * 2 * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto keys, pass.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto values, pass.matrix(rows, d.kv_heads * d.head_dim));
+        FRUGAL_TRY_ASSIGN(const auto attended, pass.input_matrix(rows, d.heads * d.head_dim));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(x));
         FRUGAL_TRY(pass.multiply(products_.template image<qkv_product>(), input, {queries, keys, values}));
         FRUGAL_TRY(detail::finish_heads<NormWeight>(pass, d, q_norm_, k_norm_, cache_, shared, queries, keys, values));
         if (!dense_) {
-            const auto raw = own(all.raw_keys);
+            typename device::gpu::pass<Device>::scope keys_scope(pass);
+            FRUGAL_TRY_ASSIGN(const auto raw, pass.matrix(rows, d.index_dim));
             FRUGAL_TRY(pass.multiply(products_.template image<indexer_k_product>(), input, {raw}));
             FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
                 return ops::cuda::append_index_keys<NormWeight>(
@@ -122,13 +97,14 @@ public:
             }));
         }
         if (dense_ || shared.most_visible / Ratio <= top) {  // no row has more blocks than it may choose
-            FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, all, rows));
+            FRUGAL_TRY(detail::attend_all(pass, d, cache_, shared, queries, attended));
         } else {
-            FRUGAL_TRY(choose(pass, d, all, shared, input, rows));
+            FRUGAL_TRY_ASSIGN(const auto lists, pass.template array<std::uint32_t>(rows * ((top + 1) * Ratio - 1)));
+            FRUGAL_TRY(choose(pass, d, shared, input, rows, lists));
             const std::size_t most = (std::min)(shared.most_visible, (top + 1) * Ratio - 1);
-            FRUGAL_TRY(detail::attend_rows(pass, d, cache_, ops::cuda::row_keys::own, most, all, rows));
+            FRUGAL_TRY(detail::attend_rows(pass, d, cache_, ops::cuda::row_keys::own, most, queries, attended));
         }
-        return detail::gate_and_project(pass, d, products_.template image<out_product>(), all, y);
+        return detail::gate_and_project(pass, d, products_.template image<out_product>(), queries, attended, y);
     }
     /// What a saved sequence of so many tokens holds of this layer: of raw keys, those of the open block.
     void list_segments(const dims& d, std::size_t length, const ops::cuda::step_rows& step, std::vector<cuda_segment>& to) const {
@@ -145,28 +121,36 @@ public:
 private:
     using products = reuse::packed_products<qsa_products, Device>;
 
-    /// Lets the rows of the attention see the tokens of their best blocks, and their tails.
-    [[nodiscard]] status choose(const device::gpu::pass<Device>& pass, const dims& d, const buffers& all,
-                                const cuda_attention_inputs& shared, const device::gpu::activations& input,
-                                std::size_t rows) const {
+    /// Lets the rows of the attention see the tokens of their best blocks, and their tails: by `lists`, as
+    /// ops::cuda::attend_chosen wants room for. Scores as many rows at once as there is room for, but one at least.
+    [[nodiscard]] status choose(device::gpu::pass<Device>& pass, const dims& d, const cuda_attention_inputs& shared,
+                                const device::gpu::activations& input, std::size_t rows, std::span<std::uint32_t> lists) const {
         const std::size_t top = d.budget / Ratio, most_complete = shared.most_visible / Ratio;
-        const auto queries = all.index_queries.rows_range(0, rows);
+        constexpr std::size_t wanted = std::size_t{1} << 22;  // floats
+        const std::size_t size = (std::max)(most_complete, (std::min)(rows * most_complete, wanted)),
+                          at_once = size / most_complete;
+        typename device::gpu::pass<Device>::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto queries, pass.matrix(rows, d.index_heads * d.index_dim));
+        FRUGAL_TRY_ASSIGN(const auto scores, pass.template array<float>(size));
+        FRUGAL_TRY_ASSIGN(const auto candidates, pass.template array<std::uint32_t>(ops::cuda::select_candidates(
+                                                     (std::min)(rows, ops::cuda::select_few_rows), most_complete, top)));
+        FRUGAL_TRY_ASSIGN(const auto chosen, pass.template array<std::uint32_t>(rows * top));
+        FRUGAL_TRY_ASSIGN(const auto counts, pass.template array<std::uint32_t>(rows));
         FRUGAL_TRY(pass.multiply(products_.template image<indexer_q_product>(), input, {queries}));
         const auto heads = detail::heads_as_rows(queries, d.index_heads, d.index_dim);
         FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, heads, indexer_q_norm_, d.eps, heads));
         FRUGAL_TRY(ops::apply_rope(pass, shared.angles, queries, d.index_heads));
-        const std::size_t at_once = std::max<std::size_t>(1, all.scores_size / most_complete);
         for (std::size_t first = 0; first < rows; first += at_once) {
             const std::size_t count = (std::min)(at_once, rows - first);
             FRUGAL_TRY(pass.start([&](cudaStream_t stream) {
                 return ops::cuda::select_blocks(matrix_view<const float>(queries.rows_range(first, count)), d.index_heads,
-                                                rows_ + first, most_complete, top, all.scores, all.candidates,
-                                                all.chosen + first * top, all.counts + first, stream);
+                                                rows_ + first, most_complete, top, scores.data(), candidates.data(),
+                                                chosen.data() + first * top, counts.data() + first, stream);
             }));
         }
         return pass.start([&](cudaStream_t stream) {
-            return ops::cuda::attend_chosen(all.chosen, all.counts, top, Ratio, shared.step.complete, shared.step.visible, rows,
-                                            all.lists, cache_.rows, stream);
+            return ops::cuda::attend_chosen(chosen.data(), counts.data(), top, Ratio, shared.step.complete, shared.step.visible,
+                                            rows, lists.data(), cache_.rows, stream);
         });
     }
 

@@ -1,10 +1,13 @@
 #pragma once
-/// Queues the work of a step on a GPU: kernels, and products with images. Nothing here allocates or waits, unless the prefill
-/// policy of the device does (device::prefill::cublas, when it meets a larger product than before).
+/// Queues the work of a step on a GPU, kernels and products with images, and lends it scratch. Once settled nothing here
+/// allocates or waits, unless the prefill policy of the device does (device::prefill::cublas, at a larger product than before).
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "frugal/core/error.hpp"
@@ -20,7 +23,7 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace device::gpu {
 
-/// Work on one stream. Device: device::cuda<…>, whose policies of activations and prefills products follow.
+/// Work on one stream, and its scratch. Device: device::cuda<…>, whose policies of activations and prefills products follow.
 template <class Device>
 class FRUGAL_FLAGGED pass {
     using stream_type = gpu::stream;  // a member has its name
@@ -30,24 +33,71 @@ public:
     using activations_policy = typename Device::activations;
     using formats = typename Device::image_formats;
 
-    /// `tokens`, `columns`: of the largest input of a product. Errors: out_of_memory, device_failed, device_lost.
-    [[nodiscard]] static result<pass> create(const context_ref& on, const stream_type& queue, room& memory, std::size_t tokens,
-                                             std::size_t columns) {
-        pass out(on, queue);
+    /// A pass that measures: it counts scratch, and starts and copies nothing until it is settled. What scratch it hands out
+    /// until then is nowhere.
+    pass(context_ref on, const stream_type& queue) : on_(std::move(on)), queue_(&queue) {}
+
+    /// Takes as much scratch as the steps so far have wanted at most. From here on steps run, and one like them finds its arrays
+    /// where it found them before: recorded, it may run again. Errors: out_of_memory, device_failed, device_lost.
+    [[nodiscard]] status settle(room& memory) {
         if constexpr (activations_policy::quantized) {
-            const std::size_t groups = tokens * groups_of(columns);
-            FRUGAL_TRY_ASSIGN(out.codes_, memory.template array<std::int8_t>(groups * quant::panel_group));
-            FRUGAL_TRY_ASSIGN(out.sums_, memory.template array<std::int16_t>(groups * 2));
-            FRUGAL_TRY_ASSIGN(out.scales_, memory.template array<float>(groups));
+            FRUGAL_TRY_ASSIGN(codes_, memory.template array<std::int8_t>(input_groups_ * quant::panel_group));
+            FRUGAL_TRY_ASSIGN(sums_, memory.template array<std::int16_t>(input_groups_ * 2));
+            FRUGAL_TRY_ASSIGN(scales_, memory.template array<float>(input_groups_));
         }
-        return out;
+        FRUGAL_TRY_ASSIGN(scratch_, memory.template array<std::byte>(most_));
+        measures_ = false;
+        return {};
+    }
+
+    /// Scratch that is taken while it lives is given back at its end.
+    class scope {
+    public:
+        explicit scope(pass& of) noexcept : of_(&of), used_(of.used_) {}
+        scope(const scope&) = delete;
+        scope& operator=(const scope&) = delete;
+        ~scope() { of_->used_ = used_; }
+
+    private:
+        pass* of_;
+        std::size_t used_;
+    };
+
+    /// Scratch, contents unspecified. Errors: out_of_memory where a step wants more than those that were measured.
+    template <class T>
+    [[nodiscard]] result<std::span<T>> array(std::size_t count) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        if (count > (std::numeric_limits<std::size_t>::max)() / 4 / sizeof(T))
+            return fail(errc::out_of_memory, "an array of ", count, " elements is beyond the address space");
+        const std::size_t bytes = (count * sizeof(T) + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
+        if (!measures_ && bytes > most_ - used_)
+            return fail(errc::out_of_memory, "a step on the GPU wants more scratch than the ", most_,
+                        " bytes it was measured for");
+        auto* const data = reinterpret_cast<T*>(scratch_ + used_);
+        used_ += bytes;
+        most_ = most_ < used_ ? used_ : most_;
+        return std::span<T>(data, count);
+    }
+    /// Rows without gaps. Errors: as array().
+    [[nodiscard]] result<matrix_view<float>> matrix(std::size_t rows, std::size_t cols) {
+        if (cols != 0 && rows > (std::numeric_limits<std::size_t>::max)() / 8 / cols)
+            return fail(errc::out_of_memory, "a matrix [", rows, ", ", cols, "] is beyond the address space");
+        FRUGAL_TRY_ASSIGN(const std::span<float> data, array<float>(rows * cols));
+        return matrix_view<float>(data.data(), rows, cols);
+    }
+    /// As an input of a product is laid out: each row is followed by zeros up to whole groups of columns. Write `cols` of them.
+    /// Errors: as array(), that of the start.
+    [[nodiscard]] result<matrix_view<float>> input_matrix(std::size_t rows, std::size_t cols) {
+        FRUGAL_TRY_ASSIGN(const auto whole, matrix(rows, groups_of(cols) * quant::panel_group));
+        if (whole.cols() != cols) FRUGAL_TRY(zero(whole.data(), rows * whole.cols() * sizeof(float)));
+        return whole.cols_range(0, cols);
     }
 
     [[nodiscard]] cudaStream_t stream() const noexcept { return queue_->get(); }
     /// Calls kernel(stream), which starts a kernel there. Errors: that of the start.
     template <class Kernel>
     [[nodiscard]] status start(const Kernel& kernel) const {
-        return on_->check("start a kernel", kernel(stream()));
+        return measures_ ? status() : on_->check("start a kernel", kernel(stream()));
     }
 
     /// Whether the device's prefill policy may round what is computed of so many tokens at once.
@@ -58,23 +108,34 @@ public:
 
     /// Queues that these bytes become `value`.
     [[nodiscard]] status fill(void* memory, int value, std::size_t bytes) const {
-        return on_->check("fill memory", cudaMemsetAsync(memory, value, bytes, stream()));
+        return measures_ ? status() : on_->check("fill memory", cudaMemsetAsync(memory, value, bytes, stream()));
     }
     [[nodiscard]] status zero(void* memory, std::size_t bytes) const { return fill(memory, 0, bytes); }
 
     /// Queues a copy within the device.
     [[nodiscard]] status copy(void* to, const void* from, std::size_t bytes) const {
-        return on_->check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
+        return measures_ ? status()
+                         : on_->check("copy on the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()));
     }
 
-    /// x for all products that read it, until the next input: made ready once. x: rows of a room's input_matrix. Errors: of the
+    /// Queues a copy from or to pinned memory of the host.
+    [[nodiscard]] status upload(void* to, const void* from, std::size_t bytes) const {
+        return measures_ ? status() : queue_->upload(to, from, bytes);
+    }
+    [[nodiscard]] status download(void* to, const void* from, std::size_t bytes) const {
+        return measures_ ? status() : queue_->download(to, from, bytes);
+    }
+
+    /// x for all products that read it, until the next input: made ready once. x: rows of an input_matrix. Errors: of the
     /// start.
-    [[nodiscard]] result<activations> input(matrix_view<const float> x) const {
+    [[nodiscard]] result<activations> input(matrix_view<const float> x) {
         activations out;
         out.values = x.data();
         out.tokens = x.rows();
         out.groups = groups_of(x.cols());
         if constexpr (activations_policy::quantized) {
+            const std::size_t groups = out.tokens * out.groups;
+            if (measures_) input_groups_ = input_groups_ < groups ? groups : input_groups_;
             FRUGAL_TRY(start([&](cudaStream_t stream) {
                 return quantize_activations<activations_policy>(x.data(), out.tokens, out.groups, codes_, sums_, scales_, stream);
             }));
@@ -86,7 +147,8 @@ public:
     }
 
     /// y[i] = x times part i of the image. Errors: of the starts; unsupported_format.
-    [[nodiscard]] status multiply(const cuda_image& w, const activations& x, std::initializer_list<matrix_view<float>> y) const {
+    [[nodiscard]] status multiply(const cuda_image& w, const activations& x, std::initializer_list<matrix_view<float>> y) {
+        if (measures_) return {};
         const quant::panel_view* part = w.parts().data();
         for (const matrix_view<float>& out : y) FRUGAL_TRY(multiply_part(*part++, x, out));
         return {};
@@ -95,7 +157,8 @@ public:
     /// y[i] = x[i / share] times the part of the image that experts[i] names; all parts are alike. groups: of these choices, or
     /// none. Errors: as multiply().
     [[nodiscard]] status multiply_experts(const cuda_image& w, const activations& x, const std::int32_t* experts,
-                                          const expert_groups& groups, std::size_t share, matrix_view<float> y) const {
+                                          const expert_groups& groups, std::size_t share, matrix_view<float> y) {
+        if (measures_) return {};
         expert_product product;
         product.panels = of(w.parts().front(), x, y);
         product.experts = experts;
@@ -111,11 +174,11 @@ public:
     }
 
 private:
+    static constexpr std::size_t scratch_alignment = 256;
+
     [[nodiscard]] static constexpr std::size_t groups_of(std::size_t columns) noexcept {
         return (columns + quant::panel_group - 1) / quant::panel_group;
     }
-
-    pass(context_ref on, const stream_type& queue) : on_(std::move(on)), queue_(&queue) {}
 
     [[nodiscard]] panel_product of(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
         panel_product product;
@@ -129,7 +192,7 @@ private:
         return product;
     }
 
-    [[nodiscard]] status multiply_part(const quant::panel_view& part, const activations& x, matrix_view<float> y) const {
+    [[nodiscard]] status multiply_part(const quant::panel_view& part, const activations& x, matrix_view<float> y) {
         const panel_product product = of(part, x, y);
         status started;
         FRUGAL_TRY(quant::visit<formats>(part.type, [&]<class Format>(type_tag<Format>) {
@@ -140,10 +203,14 @@ private:
 
     context_ref on_;
     const stream_type* queue_;
-    mutable typename Device::prefill::multiplier prefill_;  ///< of products that may round
+    typename Device::prefill::multiplier prefill_;  ///< of products that may round
     std::int8_t* codes_ = nullptr;
     std::int16_t* sums_ = nullptr;
     float* scales_ = nullptr;
+    bool measures_ = true;
+    std::byte* scratch_ = reinterpret_cast<std::byte*>(scratch_alignment);  ///< while it measures, an address that nothing reads
+    std::size_t used_ = 0, most_ = 0;                                       ///< bytes
+    std::size_t input_groups_ = 0;                                          ///< of the largest input
 };
 
 }  // namespace device::gpu
