@@ -45,7 +45,7 @@ template <class Rest>
 struct given_products {
     const qsa_data& data;
     std::vector<float>& gated;
-    Rest& rest;
+    Rest rest;
 
     [[nodiscard]] fg::result<fg::reuse::product_input> share(fg::matrix_view<const float> x) { return rest.share(x); }
     template <class Product>
@@ -70,9 +70,9 @@ template <class Isa, class IndexScalar>
 class layer {
     using variant = attention::qsa<shape::ratio, norm_weight, fg::half, IndexScalar>;
     using layout_type = fg::reuse::qsa_layout;
-    using formats = fg::quant::list<fg::quant::f32, fg::quant::q8_0>;
-    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
-    using store = fg::reuse::image_store<attention::qsa_products, device, formats>;
+    using listed = fg::quant::list<fg::quant::f32, fg::quant::q8_0>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, listed, fg::device::q8_activations>;
+    using store = fg::reuse::image_store<attention::qsa_products, device, listed>;
 
 public:
     /// `most`: tokens that the cache is to hold.
@@ -106,18 +106,30 @@ public:
         return append(length - begin);
     }
 
+    // What a pass asks of who multiplies.
+    using formats = listed;
+    using sharing = fg::reuse::default_activation_sharing;
+    template <class List, class Device>
+    fg::result<given_products<typename store::step>> begin(Device& dev, fg::workspace& scratch, std::size_t number,
+                                                           const typename List::weights& w) {
+        FRUGAL_TRY_ASSIGN(auto step, store_.begin(dev, scratch, number, w));
+        return given_products<typename store::step>{data_, gated_, std::move(step)};
+    }
+
     /// `tokens` at once behind what is there, then forgotten again.
     [[nodiscard]] fg::status run(std::size_t tokens) {
         FRUGAL_TRY(append(tokens));
         const attention::segment part{sequence, 0, tokens};
         y_.resize(tokens * shape::hidden);
         {
-            FRUGAL_TRY_ASSIGN(auto step, store_.begin(device_, scratch_, 0, weights_));
-            given_products<typename store::step> products{data_, gated_, step};
-            FRUGAL_TRY(variant::template forward<formats>(device_, scratch_, products, dims_, weights_, *cache_,
-                                                          {{&part, 1}, positions_}, *layout_,
-                                                          fg::matrix_view<const float>(data_.x.data(), tokens, shape::hidden),
-                                                          fg::matrix_view<float>(y_.data(), tokens, shape::hidden)));
+            fg::workspace::scope scope(scratch_);
+            fg::reuse::cpu_pass pass(device_, scratch_, *this);
+            const attention::batch rows{{&part, 1}, positions_};
+            FRUGAL_TRY_ASSIGN(const attention::step alone, attention::detail::lone_step(pass, dims_, rows));
+            const attention::shared_step<layout_type> step{alone, *layout_};
+            FRUGAL_TRY(variant::forward(pass, 0, dims_, weights_, *cache_, step,
+                                        fg::matrix_view<const float>(data_.x.data(), tokens, shape::hidden),
+                                        fg::matrix_view<float>(y_.data(), tokens, shape::hidden)));
         }
         FRUGAL_TRY(cache_->rollback(sequence, tokens));
         return layout_->rollback(sequence, tokens);

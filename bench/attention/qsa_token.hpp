@@ -22,9 +22,13 @@ template <class Isa>
 class token_model {
     using formats = fg::quant::list<fg::quant::f32, fg::quant::q4_k, fg::quant::q5_0>;
     using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
-    using model_type = fg::model::transformer<fg::model::qwen4exp<shape::ratio>, fg::model::convention::hugging_face,
-                                              fg::policies<device, formats>>;
+    using spec = fg::model::qwen4exp<shape::ratio>;
+    using model_type = fg::model::transformer<spec, fg::model::convention::hugging_face, fg::policies<device, formats>>;
     using state_type = typename model_type::state;
+    using norm_weight = fg::model::convention::hugging_face::norm_weight;
+    using precision = typename fg::policies<>::precision;
+    using attention_variant =
+        fg::attention::qsa<shape::ratio, norm_weight, typename precision::key_value, typename precision::index>;
 
 public:
     static constexpr std::size_t groups = 12;
@@ -45,12 +49,12 @@ public:
         constexpr fg::attention::sequence_id sequence{0};
         auto& state = *states_.emplace_back(
             std::make_unique<state_type>(model_->make_state({.sequences = 1, .max_tokens = length + most_tokens}).value()));
-        auto& cache = state.template parts<typename model_type::attention_variant::state>().front();
-        FRUGAL_TRY(write_past<typename model_type::norm_weight>(device_, scratch_, rope_, data_, cache, length));
+        auto& cache = state.template parts<typename attention_variant::state>().front();
+        FRUGAL_TRY(write_past<norm_weight>(device_, scratch_, rope_, data_, cache, length));
         const fg::attention::segment part{sequence, 0, length};
         const auto positions = text_positions(0, length);
         fg::counters_off none;
-        FRUGAL_TRY(state.template parts<typename model_type::layouts_type>().front().append({{&part, 1}, positions}, none));
+        FRUGAL_TRY(state.template parts<typename attention_variant::shared_inputs>().front().append({{&part, 1}, positions}, none));
         state.advance(sequence, length);
         return {};
     }
@@ -92,8 +96,8 @@ private:
         return c;
     }
 
-    [[nodiscard]] fg::model::weights make(const fg::model::config& c) {
-        fg::model::weights out;
+    [[nodiscard]] fg::model::weights<spec> make(const fg::model::config& c) {
+        fg::model::weights<spec> out;
         const auto vector = [&](std::size_t n, float value) { return out.keep(std::vector<float>(n, value)); };
         const auto hyper = [&](bool last) {
             fg::layer::hyper_connection_weights w;
@@ -105,42 +109,44 @@ private:
         };
         out.embedding = matrix(c.vocabulary, c.hidden);
         out.head = matrix(c.vocabulary, c.hidden);
-        out.output_hyper_connection = hyper(true);
+        out.output = hyper(true);
         const std::size_t values = c.value_heads * c.value_dim, channels = 2 * c.key_heads * c.key_dim + values;
         for (const fg::model::layer_kind kind : c.layers) {
-            fg::model::layer_weights& w = out.layers.emplace_back();
-            w.attention_hyper_connection = hyper(false);
-            w.ffn_hyper_connection = hyper(false);
-            w.moe.router = matrix(c.experts, c.hidden);
+            fg::model::layer_weights<spec>& w = out.layers.emplace_back();
+            w.around_mixer = hyper(false);
+            w.around_feed_forward = hyper(false);
+            w.feed_forward.router = matrix(c.experts, c.hidden);
             const auto experts = [&](std::size_t rows, std::size_t cols) {
                 return fg::layer::expert_stack::whole(matrix(c.experts * rows, cols), c.experts).value();
             };
-            w.moe.gate = experts(c.expert_intermediate, c.hidden);
-            w.moe.up = experts(c.expert_intermediate, c.hidden);
-            w.moe.down = experts(c.hidden, c.expert_intermediate);
-            w.moe.shared_gate = matrix(1, c.hidden);
-            w.moe.shared_gate_proj = matrix(c.shared_intermediate, c.hidden);
-            w.moe.shared_up = matrix(c.shared_intermediate, c.hidden);
-            w.moe.shared_down = matrix(c.hidden, c.shared_intermediate);
+            w.feed_forward.gate = experts(c.expert_intermediate, c.hidden);
+            w.feed_forward.up = experts(c.expert_intermediate, c.hidden);
+            w.feed_forward.down = experts(c.hidden, c.expert_intermediate);
+            w.feed_forward.shared_gate = matrix(1, c.hidden);
+            w.feed_forward.shared_gate_proj = matrix(c.shared_intermediate, c.hidden);
+            w.feed_forward.shared_up = matrix(c.shared_intermediate, c.hidden);
+            w.feed_forward.shared_down = matrix(c.hidden, c.shared_intermediate);
             if (kind == fg::model::layer_kind::gdn) {
-                w.gdn.qkv = matrix(channels, c.hidden);
-                w.gdn.z = matrix(values, c.hidden);
-                w.gdn.alpha = matrix(c.value_heads, c.hidden);
-                w.gdn.beta = matrix(c.value_heads, c.hidden);
-                w.gdn.out = matrix(c.hidden, values);
-                w.gdn.conv = out.keep(normal(channels * c.conv_kernel, 13, 0.3f));
-                w.gdn.a_neg_exp = vector(c.value_heads, -0.5f);
-                w.gdn.dt_bias = vector(c.value_heads, 0.1f);
-                w.gdn.norm = vector(c.value_dim, 1.0f);
+                auto& gdn = w.mixer.template emplace<fg::attention::gdn_weights>();
+                gdn.qkv = matrix(channels, c.hidden);
+                gdn.z = matrix(values, c.hidden);
+                gdn.alpha = matrix(c.value_heads, c.hidden);
+                gdn.beta = matrix(c.value_heads, c.hidden);
+                gdn.out = matrix(c.hidden, values);
+                gdn.conv = out.keep(normal(channels * c.conv_kernel, 13, 0.3f));
+                gdn.a_neg_exp = vector(c.value_heads, -0.5f);
+                gdn.dt_bias = vector(c.value_heads, 0.1f);
+                gdn.norm = vector(c.value_dim, 1.0f);
             } else {
-                w.attention.q = matrix(2 * c.heads * c.head_dim, c.hidden);
-                w.attention.k = matrix(c.kv_heads * c.head_dim, c.hidden);
-                w.attention.v = matrix(c.kv_heads * c.head_dim, c.hidden);
-                w.attention.o = matrix(c.hidden, c.heads * c.head_dim);
-                w.attention.q_norm = w.attention.k_norm = vector(c.head_dim, 0.1f);
-                w.attention.indexer_q = matrix(c.index_heads * c.index_dim, c.hidden);
-                w.attention.indexer_k = matrix(c.index_dim, c.hidden);
-                w.attention.indexer_q_norm = w.attention.indexer_k_norm = vector(c.index_dim, 0.1f);
+                auto& attention = w.mixer.template emplace<fg::attention::qsa_weights>();
+                attention.q = matrix(2 * c.heads * c.head_dim, c.hidden);
+                attention.k = matrix(c.kv_heads * c.head_dim, c.hidden);
+                attention.v = matrix(c.kv_heads * c.head_dim, c.hidden);
+                attention.o = matrix(c.hidden, c.heads * c.head_dim);
+                attention.q_norm = attention.k_norm = vector(c.head_dim, 0.1f);
+                attention.indexer_q = matrix(c.index_heads * c.index_dim, c.hidden);
+                attention.indexer_k = matrix(c.index_dim, c.hidden);
+                attention.indexer_q_norm = attention.indexer_k_norm = vector(c.index_dim, 0.1f);
             }
         }
         return out;

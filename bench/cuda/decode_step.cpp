@@ -54,26 +54,44 @@ T must(frugal::result<T> outcome) {
 }
 
 /// Bytes of a model's weights that a decoded token reads: of experts the chosen ones, of tables of rows none.
-double weight_bytes(const model::config& sizes, const model::weights& all) {
+template <class Spec>
+double weight_bytes(const model::config& sizes, const model::weights<Spec>& all) {
+    using parts = model::parts_of<Spec>;
     double sum = 0;
     const auto add = [&](const quant::weight_view& w, double part = 1) { sum += part * static_cast<double>(w.bytes()); };
-    const auto connect = [&](const frugal::layer::hyper_connection_weights& w) { add(w.down), add(w.up), add(w.inject); };
-    for (std::size_t i = 0; i < all.layers.size(); ++i) {
-        const model::layer_weights& w = all.layers[i];
-        for (const auto* each :
-             {&w.gdn.qkv, &w.gdn.z, &w.gdn.beta, &w.gdn.alpha, &w.gdn.out, &w.attention.q, &w.attention.k, &w.attention.v,
-              &w.attention.o, &w.attention.indexer_q, &w.attention.indexer_k, &w.dense.gate, &w.dense.up, &w.dense.down,
-              &w.moe.router, &w.moe.shared_gate, &w.moe.shared_gate_proj, &w.moe.shared_up, &w.moe.shared_down})
-            add(*each);
-        for (const auto* each : {&w.moe.gate, &w.moe.up, &w.moe.down}) add(each->first, static_cast<double>(sizes.experts_used));
-        connect(w.attention_hyper_connection);
-        connect(w.ffn_hyper_connection);
+    const auto add_list = [&]<class List>(frugal::type_tag<List>, std::size_t, const auto& w) -> frugal::status {
+        List::for_each([&]<class Product>(frugal::type_tag<Product>) { sum += static_cast<double>(Product::source_bytes(w)); });
+        return {};
+    };
+    for (const model::layer_weights<Spec>& w : all.layers) {
+        std::visit(
+            [&]<class W>(const W& mixer) {
+                if constexpr (std::is_same_v<W, frugal::attention::gdn_weights>)
+                    (void)add_list(frugal::type_tag<frugal::attention::gdn_products>{}, 0, mixer);
+                else if constexpr (std::is_same_v<W, frugal::attention::qsa_weights>)
+                    (void)add_list(frugal::type_tag<frugal::attention::qsa_products>{}, 0, mixer);
+                else
+                    (void)add_list(frugal::type_tag<frugal::attention::full_products>{}, 0, mixer);
+            },
+            w.mixer);
+        (void)parts::feed_forward::for_each_list(0, w.feed_forward, add_list);
+        if constexpr (std::is_same_v<typename parts::feed_forward, frugal::layer::mixture_of_experts>)
+            for (const auto* each : {&w.feed_forward.gate, &w.feed_forward.up, &w.feed_forward.down})
+                add(each->first, static_cast<double>(sizes.experts_used));
+        (void)parts::residual::for_each_list(0, w.around_mixer, add_list);
+        (void)parts::residual::for_each_list(0, w.around_feed_forward, add_list);
     }
-    for (const frugal::layer::ngram_weights& w : all.ngrams) add(w.key), add(w.value);
-    connect(all.output_hyper_connection);
+    if constexpr (parts::has_modules)
+        for (const auto& w : all.modules) (void)add_list(frugal::type_tag<frugal::layer::ngram_products>{}, 0, w);
+    (void)parts::residual::for_each_list(0, all.output, add_list);
     add(all.head);
     return sum;
 }
+
+template <class Spec>
+constexpr std::size_t measured_ratio = 0;
+template <std::size_t Ratio>
+constexpr std::size_t measured_ratio<model::qwen4exp<Ratio>> = Ratio;
 
 /// Bytes of states and caches that a token behind `depth` others reads and writes.
 template <class Spec>
@@ -85,9 +103,10 @@ double state_bytes(const model::config& sizes, std::size_t depth) {
             continue;
         }
         std::size_t tokens = depth;
-        if constexpr (Spec::attention == model::attention_kind::qsa) {
-            sum += static_cast<double>(depth / Spec::qsa_ratio * sizes.index_dim) * scalar_bytes;
-            tokens = std::min(depth, sizes.index_budget + Spec::qsa_ratio - 1);
+        constexpr std::size_t ratio = measured_ratio<Spec>;
+        if constexpr (ratio != 0) {
+            sum += static_cast<double>(depth / ratio * sizes.index_dim) * scalar_bytes;
+            tokens = std::min(depth, sizes.index_budget + ratio - 1);
         }
         sum += 2.0 * static_cast<double>(tokens * sizes.kv_heads * sizes.head_dim) * scalar_bytes;
     }
@@ -123,7 +142,7 @@ private:
         (void)::unlink(path.c_str());
         sizes_ = must(model::read_config(file));
         const auto weights = must(model::read_weights<Spec, formats>(file, sizes_));
-        weight_bytes_ = weight_bytes(sizes_, weights);
+        weight_bytes_ = weight_bytes<Spec>(sizes_, weights);
         return must(decoder::create(device_, sizes_, weights,
                                     {.max_tokens = most, .batch_tokens = std::min(piece, most), .logit_rows = checked}));
     }

@@ -46,7 +46,17 @@ public:
     using formats = fg::quant::list<fg::quant::f32, fg::quant::f16, fg::quant::bf16, fg::quant::q4_k, fg::quant::q6_k,
                                     fg::quant::q5_0, fg::quant::q8_0>;
     using device_type = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
-    using model_type = fg::model::transformer<Spec, fg::model::convention::gguf, fg::policies<device_type, formats>>;
+    using policies = fg::policies<device_type, formats>;
+    using model_type = fg::model::transformer<Spec, fg::model::convention::gguf, policies>;
+
+    /// The second of a specification's two kinds of layers.
+    template <class Recurrent, class Attention>
+    static fg::type_tag<Attention> second(fg::type_list<Recurrent, Attention>);
+    using parts = fg::model::parts_of<Spec, fg::model::convention::gguf, policies>;
+    using attention_variant = typename decltype(second(typename parts::kinds{}))::type;
+    static constexpr bool sparse = requires {
+        typename attention_variant::shared_inputs;
+    };
 
     [[nodiscard]] static fg::result<std::unique_ptr<own_run>> open(const fg::io::gguf_file& file, std::size_t sequences,
                                                                    std::size_t context) {
@@ -81,10 +91,10 @@ public:
         const std::vector<float> rows = normal(65521, 7);
         const auto row = [&](std::size_t token, std::size_t width) { return rows.data() + token * 31 % (rows.size() - width); };
         FRUGAL_TRY(state_.reserve(sequence, more));
-        for (auto& cache : state_.template parts<typename model_type::attention_variant::state>()) {
+        for (auto& cache : state_.template parts<typename attention_variant::state>()) {
             const std::size_t width = sizes.kv_heads * sizes.head_dim;
             for (std::size_t t = begin; t < depth; ++t) cache.write(sequence, t, row(2 * t, width), row(2 * t + 1, width));
-            if constexpr (model_type::sparse) {
+            if constexpr (sparse) {
                 for (std::size_t t = begin; t < depth; ++t)
                     cache.write_raw_key(sequence, fg::reuse::token_rank(t), row(t, sizes.index_dim));
                 for (std::size_t b = cache.ratio().complete_blocks(begin); b < cache.ratio().complete_blocks(depth); ++b)
@@ -92,7 +102,7 @@ public:
             }
             cache.commit(sequence, more);
         }
-        if constexpr (model_type::sparse) {
+        if constexpr (sparse) {
             std::vector<fg::attention::rope_position> positions(more);
             for (std::size_t i = 0; i < more; ++i) {
                 const auto position = static_cast<std::int32_t>(begin + i);
@@ -100,7 +110,7 @@ public:
             }
             const fg::attention::segment all{sequence, 0, more};
             fg::counters_off none;
-            for (auto& layouts : state_.template parts<typename model_type::layouts_type>())
+            for (auto& layouts : state_.template parts<typename attention_variant::shared_inputs>())
                 FRUGAL_TRY(layouts.append(fg::attention::batch{{&all, 1}, positions}, none));
         }
         state_.advance(sequence, more);

@@ -21,10 +21,9 @@ struct divided {
     fg::status run() {
         std::copy(original.begin(), original.end(), x.begin());
         if constexpr (Silu)
-            fg::ops::divided_silu(device, divisor, as_matrix(x, rows));
+            return fg::ops::divided_silu(device, divisor, as_matrix(x, rows));
         else
-            fg::ops::divided_double_sigmoid(device, divisor, as_matrix(x, rows));
-        return {};
+            return fg::ops::divided_double_sigmoid(device, divisor, as_matrix(x, rows));
     }
 
     std::string check() const {

@@ -105,36 +105,39 @@ class random_weights {
 public:
     random_weights() : pool_(random_blocks<fg::quant::q4_k>(pool_blocks, 1)) {}
 
-    [[nodiscard]] fg::model::weights make(const fg::model::config& c) {
+    [[nodiscard]] fg::model::weights<fg::model::qwen35> make(const fg::model::config& c) {
         next_ = laps_ = 0;  // every arm gets the same
-        fg::model::weights out;
+        fg::model::weights<fg::model::qwen35> out;
         const auto vector = [&](std::size_t n, float value) { return out.keep(std::vector<float>(n, value)); };
         const auto varied = [&](std::size_t n, unsigned seed, float deviation) { return out.keep(normal(n, seed, deviation)); };
         out.embedding = out.head = matrix(c.vocabulary, c.hidden);
-        out.output_norm = vector(c.hidden, 0.1f);
+        out.output.norm = vector(c.hidden, 0.1f);
         for (std::size_t i = 0; i < c.layers.size(); ++i) {
-            fg::model::layer_weights& w = out.layers.emplace_back();
-            w.attention_norm = vector(c.hidden, 0.05f);
-            w.ffn_norm = vector(c.hidden, 0.05f);
-            w.dense = {matrix(c.intermediate, c.hidden), matrix(c.intermediate, c.hidden), matrix(c.hidden, c.intermediate)};
+            fg::model::layer_weights<fg::model::qwen35>& w = out.layers.emplace_back();
+            w.around_mixer.norm = vector(c.hidden, 0.05f);
+            w.around_feed_forward.norm = vector(c.hidden, 0.05f);
+            w.feed_forward = {matrix(c.intermediate, c.hidden), matrix(c.intermediate, c.hidden),
+                              matrix(c.hidden, c.intermediate)};
             const std::size_t values = c.value_heads * c.value_dim, channels = 2 * c.key_heads * c.key_dim + values;
             if (c.layers[i] == fg::model::layer_kind::gdn) {
-                w.gdn.qkv = matrix(channels, c.hidden);
-                w.gdn.z = matrix(values, c.hidden);
-                w.gdn.alpha = matrix(c.value_heads, c.hidden);
-                w.gdn.beta = matrix(c.value_heads, c.hidden);
-                w.gdn.out = matrix(c.hidden, values);
-                w.gdn.conv = varied(channels * c.conv_kernel, static_cast<unsigned>(i), 0.3f);
-                w.gdn.a_neg_exp = vector(c.value_heads, -0.5f);
-                w.gdn.dt_bias = vector(c.value_heads, 0.1f);
-                w.gdn.norm = vector(c.value_dim, 1.0f);
+                auto& gdn = w.mixer.emplace<fg::attention::gdn_weights>();
+                gdn.qkv = matrix(channels, c.hidden);
+                gdn.z = matrix(values, c.hidden);
+                gdn.alpha = matrix(c.value_heads, c.hidden);
+                gdn.beta = matrix(c.value_heads, c.hidden);
+                gdn.out = matrix(c.hidden, values);
+                gdn.conv = varied(channels * c.conv_kernel, static_cast<unsigned>(i), 0.3f);
+                gdn.a_neg_exp = vector(c.value_heads, -0.5f);
+                gdn.dt_bias = vector(c.value_heads, 0.1f);
+                gdn.norm = vector(c.value_dim, 1.0f);
             } else {
-                w.attention.q = matrix(2 * c.heads * c.head_dim, c.hidden);
-                w.attention.k = matrix(c.kv_heads * c.head_dim, c.hidden);
-                w.attention.v = matrix(c.kv_heads * c.head_dim, c.hidden);
-                w.attention.o = matrix(c.hidden, c.heads * c.head_dim);
-                w.attention.q_norm = vector(c.head_dim, 0.1f);
-                w.attention.k_norm = vector(c.head_dim, 0.1f);
+                auto& attention = w.mixer.emplace<fg::attention::full_weights>();
+                attention.q = matrix(2 * c.heads * c.head_dim, c.hidden);
+                attention.k = matrix(c.kv_heads * c.head_dim, c.hidden);
+                attention.v = matrix(c.kv_heads * c.head_dim, c.hidden);
+                attention.o = matrix(c.hidden, c.heads * c.head_dim);
+                attention.q_norm = vector(c.head_dim, 0.1f);
+                attention.k_norm = vector(c.head_dim, 0.1f);
             }
         }
         return out;
@@ -169,18 +172,21 @@ struct measured {
 /// How long the beginning and end of a layer's two steps take, with nothing computed between them. The median of many sweeps
 /// over all layers, clock readings of the counters included.
 template <class Device, class Store>
-fg::result<double> decision_seconds(Device& device, fg::workspace& scratch, Store& store, const fg::model::weights& weights) {
+fg::result<double> decision_seconds(Device& device, fg::workspace& scratch, Store& store,
+                                    const fg::model::weights<fg::model::qwen35>& weights) {
     const fg::model::config sizes = qwen35_2b();
     std::vector<double> sweeps;
     for (int sweep = 0; sweep < 1001; ++sweep) {
         const auto start = clock_type::now();
         for (std::size_t i = 0; i < sizes.layers.size(); ++i) {
-            const fg::model::layer_weights& w = weights.layers[i];
+            const fg::model::layer_weights<fg::model::qwen35>& w = weights.layers[i];
             if (sizes.layers[i] == fg::model::layer_kind::gdn)
-                FRUGAL_TRY(store.template begin<fg::attention::gdn_products>(device, scratch, i, w.gdn));
+                FRUGAL_TRY(store.template begin<fg::attention::gdn_products>(device, scratch, i,
+                                                                             w.mixer_as<fg::attention::gdn_weights>()));
             else
-                FRUGAL_TRY(store.template begin<fg::attention::full_products>(device, scratch, i, w.attention));
-            FRUGAL_TRY(store.template begin<fg::layer::dense_ffn_products>(device, scratch, i, w.dense));
+                FRUGAL_TRY(store.template begin<fg::attention::full_products>(device, scratch, i,
+                                                                              w.mixer_as<fg::attention::full_weights>()));
+            FRUGAL_TRY(store.template begin<fg::layer::dense_ffn_products>(device, scratch, i, w.feed_forward));
         }
         sweeps.push_back(std::chrono::duration<double>(clock_type::now() - start).count());
     }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "bench.hpp"
@@ -16,19 +17,19 @@
 #include "frugal/attention/gdn/gdn.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/layer/moe.hpp"
-#include "frugal/reuse/weights/image_products.hpp"
 #include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/weights/image_products.hpp"
 
 namespace bench {
 
 namespace {
 
 using format = fg::quant::q4_k;
-using formats = fg::quant::list<format>;
+using listed = fg::quant::list<format>;
 constexpr std::size_t hidden = 2048;
 
 template <class Isa>
-using device = fg::device::packed_cpu<Isa, fg::counters_on, formats, fg::device::q8_activations>;
+using device = fg::device::packed_cpu<Isa, fg::counters_on, listed, fg::device::q8_activations>;
 
 /// Weights of both layers; more than the caches hold.
 struct layer_weights {
@@ -62,12 +63,23 @@ struct layer_weights {
 template <class Isa, class Sharing>
 class arm {
     template <class List>
-    using store = fg::reuse::image_store<List, device<Isa>, formats, fg::reuse::skip_resident, fg::counters_off,
+    using store = fg::reuse::image_store<List, device<Isa>, listed, fg::reuse::skip_resident, fg::counters_off,
                                          fg::reuse::unpoisoned, Sharing>;
-    using expert_store = fg::layer::expert_store<device<Isa>, formats, fg::reuse::skip_resident, fg::counters_off, Sharing>;
+    using expert_store = fg::layer::expert_store<device<Isa>, listed, fg::reuse::skip_resident, fg::counters_off, Sharing>;
     using variant = fg::attention::gdn<fg::ops::head_pairing::tiled>;
 
 public:
+    // What a pass asks of who multiplies.
+    using formats = listed;
+    using sharing = Sharing;
+    template <class List>
+    auto begin(device<Isa>& dev, fg::workspace& scratch, std::size_t layer, const typename List::weights& w) {
+        return std::get<store<List>>(stores_).begin(dev, scratch, layer, w);
+    }
+    auto begin_experts(device<Isa>& dev, fg::workspace& scratch, std::size_t layer, const fg::layer::moe_weights& w) {
+        return experts_.begin(dev, scratch, layer, w);
+    }
+
     static fg::result<std::unique_ptr<arm>> create(const layer_weights& w) {
         FRUGAL_TRY_ASSIGN(auto routing, store<fg::layer::moe_products>::create({.layers = 1}));
         FRUGAL_TRY_ASSIGN(auto shared, store<fg::layer::dense_ffn_products>::create({.layers = 1}));
@@ -77,20 +89,17 @@ public:
     }
 
     fg::status moe(fg::matrix_view<const float> x, fg::matrix_view<float> y) {
-        FRUGAL_TRY_ASSIGN(auto routing, routing_.begin(device_, scratch_, 0, w_.moe));
-        const fg::layer::dense_ffn_weights ffn = w_.moe.shared_expert();
-        FRUGAL_TRY_ASSIGN(auto shared, shared_.begin(device_, scratch_, 0, ffn));
-        auto experts = experts_.begin(device_, scratch_, 0, w_.moe);
-        return fg::layer::moe<formats>(device_, scratch_, routing, experts, shared,
-                                       {layer_weights::experts, layer_weights::chosen, true}, w_.moe, x, y);
+        fg::reuse::cpu_pass pass(device_, scratch_, *this);
+        return fg::layer::mixture_of_experts::forward(
+            pass, 0, fg::layer::moe_dims{layer_weights::experts, layer_weights::chosen, true}, w_.moe, x, y);
     }
     fg::status gdn(fg::matrix_view<const float> x, fg::matrix_view<float> y) {
         state_.clear(fg::attention::sequence_id{0});
         const std::vector<fg::attention::rope_position> positions(x.rows());
         const fg::attention::segment whole{fg::attention::sequence_id{0}, 0, x.rows()};
-        FRUGAL_TRY_ASSIGN(auto products, recurrent_.begin(device_, scratch_, 0, w_.gdn));
-        return variant::template forward<formats>(device_, scratch_, products, sizes(), w_.gdn, state_, {{&whole, 1}, positions},
-                                                  x, y);
+        fg::reuse::cpu_pass pass(device_, scratch_, *this);
+        const fg::attention::step step{{{&whole, 1}, positions}, {}, {}};
+        return variant::forward(pass, 0, sizes(), w_.gdn, state_, step, x, y);
     }
     [[nodiscard]] std::uint64_t quantisations() const { return device_.counters().read(fg::counter::activation_quantize_calls); }
 
@@ -107,18 +116,14 @@ private:
     arm(const layer_weights& w, store<fg::layer::moe_products> routing, store<fg::layer::dense_ffn_products> shared,
         store<fg::attention::gdn_products> recurrent, typename variant::state state)
         : w_(w),
-          routing_(std::move(routing)),
-          shared_(std::move(shared)),
-          recurrent_(std::move(recurrent)),
+          stores_(std::move(routing), std::move(shared), std::move(recurrent)),
           experts_({.layers = 1, .experts = layer_weights::experts}),
           state_(std::move(state)) {}
 
     const layer_weights& w_;
     device<Isa> device_{executor()};
     fg::workspace scratch_;
-    store<fg::layer::moe_products> routing_;
-    store<fg::layer::dense_ffn_products> shared_;
-    store<fg::attention::gdn_products> recurrent_;
+    std::tuple<store<fg::layer::moe_products>, store<fg::layer::dense_ffn_products>, store<fg::attention::gdn_products>> stores_;
     expert_store experts_;
     typename variant::state state_;
 };

@@ -5,9 +5,9 @@
 // 8 model: specifications and forward passes
 #include "frugal/model/bind.hpp"
 #include "frugal/model/config.hpp"
-#include "frugal/model/dims.hpp"
 #include "frugal/model/fingerprint.hpp"
 #include "frugal/model/names.hpp"
+#include "frugal/model/parts.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/tensor_source.hpp"
@@ -22,11 +22,13 @@
 #include "frugal/layer/hyper_connection.hpp"
 #include "frugal/layer/moe.hpp"
 #include "frugal/layer/ngram_embedding.hpp"
+#include "frugal/layer/residual.hpp"
 
 // 6 attention: the variants, their states and caches
 #include "frugal/attention/full/full.hpp"
 #include "frugal/attention/gdn/gdn.hpp"
 #include "frugal/attention/qsa/qsa.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/attention/variant.hpp"
 
 // the policies in one bundle
@@ -37,17 +39,18 @@
 #include "frugal/reuse/engine/cells.hpp"
 #include "frugal/reuse/engine/input_sets.hpp"
 #include "frugal/reuse/engine/inputs.hpp"
+#include "frugal/reuse/inputs/qsa_layout.hpp"
+#include "frugal/reuse/inputs/qsa_layouts.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/inputs/shared_inputs.hpp"
 #include "frugal/reuse/weights/host_buffers.hpp"
 #include "frugal/reuse/weights/image_cache.hpp"
 #include "frugal/reuse/weights/image_products.hpp"
 #include "frugal/reuse/weights/packed_products.hpp"
+#include "frugal/reuse/weights/pass.hpp"
 #include "frugal/reuse/weights/products.hpp"
-#include "frugal/reuse/inputs/qsa_layout.hpp"
-#include "frugal/reuse/inputs/qsa_layouts.hpp"
 #include "frugal/reuse/weights/reader_table.hpp"
 #include "frugal/reuse/weights/residency.hpp"
-#include "frugal/reuse/inputs/shared_activations.hpp"
-#include "frugal/reuse/inputs/shared_inputs.hpp"
 #include "frugal/reuse/weights/weight_loading.hpp"
 
 // 4 ops: one folder an operator

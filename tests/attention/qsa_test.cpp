@@ -33,7 +33,7 @@ std::vector<float> index_queries(Device& dev, const test::layer_weights& layer, 
     const auto weights = layer.view();
     reuse::direct_products<test::formats, Device, fg::attention::qsa_weights> products(dev, scratch, weights);
     const auto done = attention::detail::index_queries<test::zero_centred>(
-        dev, products, dims, weights, matrix_view<const float>(at),
+        dev, products, dims, weights, fg::attention::step{{{}, from.positions}, at, {}},
         matrix_view<const float>(from.x.data(), from.size(), dims.hidden),
         matrix_view<float>(out.data(), from.size(), dims.index_heads * dims.index_dim));
     REQUIRE(done);

@@ -1,4 +1,5 @@
 // fails NO_STORE: frugal: this device keeps weight images; make a store with make_store() and pass it to forward
+// fails NOTHING_TO_PACK: frugal: this device keeps no weight images, so there is nothing to pack; write policies<device::packed_cpu<>>
 // fails NOT_OF_THE_LAYER: frugal: this product is not in the layer's product_list; add it there, so that its weights are loaded
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/model/transformer.hpp"
@@ -34,6 +35,15 @@ fg::status forward(const model& m, device_type& device, fg::workspace& scratch, 
 #else
     return m.forward(device, scratch, images, state, tokens, logits);
 #endif
+}
+
+#if defined(NOTHING_TO_PACK)
+using packing = fg::model::transformer<fg::model::qwen35, fg::model::convention::gguf, fg::policies<fg::quant::list<fg::quant::f32>>>;
+#else
+using packing = model;
+#endif
+fg::status pack(const packing& m, packing::device_type& device, fg::workspace& scratch, packing::store_type& images) {
+    return m.pack(device, scratch, images);
 }
 
 }  // namespace app

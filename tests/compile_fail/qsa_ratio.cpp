@@ -6,4 +6,4 @@ using spec = frugal::model::qwen4exp<0>;
 #else
 using spec = frugal::model::qwen4exp<8>;
 #endif
-static_assert(spec::ngram_embedding);
+static_assert(!spec::name.empty());

@@ -25,7 +25,7 @@ struct experts_alone {
     };
 };
 
-model::weights weights_of(const gguf_model& file) {
+model::weights<model::qwen35> weights_of(const gguf_model& file) {
     return must(model::read_weights<model::qwen35, file_formats>(file.file, file.sizes));
 }
 

@@ -117,7 +117,7 @@ auto attention_alone(const golden_case<Spec>& model, gpu& dev, const model::cuda
         if (!sizes.qsa_ratios.empty()) sizes.qsa_ratios.erase(sizes.qsa_ratios.begin() + at);
     }
     sizes.ngrams.clear();
-    weights.ngrams.clear();
+    weights.modules.clear();
     return must(golden_case<Spec>::decoder_type::create(dev, sizes, weights, options));
 }
 

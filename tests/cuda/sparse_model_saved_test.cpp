@@ -47,7 +47,8 @@ TEST_CASE("damaged bytes are refused, and the sequence is as it was") {
     CHECK(changed(32, header[4] - 4) == errc::shape_mismatch);
     CHECK(changed(32, ~std::uint64_t{0}) == errc::shape_mismatch);
     // The n-gram modules' segments are the last but the positions of the open block's tokens: 3 of 12 bytes.
-    const auto dims = model::make_ngram_dims(model.golden.sizes, model.golden.sizes.ngrams.back());
+    const auto dims =
+        layer::ngram_embedding<ops::norm_weight::plain>::make_dims(model.golden.sizes, model.golden.sizes.ngrams.size() - 1);
     const std::size_t tokens_at =
         good.size() - 3 * 12 - dims.conv_history() * dims.channels() * sizeof(float) - dims.hash.context() * sizeof(std::int64_t);
     std::int64_t token = -1;

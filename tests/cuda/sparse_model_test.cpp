@@ -69,7 +69,7 @@ TEST_CASE("a router without a choice is an error that names the token; clear() h
     const machine guard;
     const golden_case<model::qwen35moe> model("models/qwen3_5_moe");
     auto weights = must(model::read_weights<model::qwen35moe, file_formats>(model.golden.file, model.golden.sizes));
-    quant::weight_view& router = weights.layers[1].moe.router;
+    quant::weight_view& router = weights.layers[1].feed_forward.router;
     std::vector<std::byte> broken(router.data, router.data + router.bytes());
     std::memset(broken.data(), 0xFF, 4);  // one NaN
     router.data = broken.data();

@@ -25,8 +25,9 @@ struct quantisations {
 
 template <class Spec>
 quantisations of_a_token(const model::config& c, bool one_for_all_experts) {
-    constexpr bool hyper = Spec::residual == model::residual_kind::hyper_connections;
-    constexpr bool sparse = Spec::attention == model::attention_kind::qsa;
+    using parts = model::parts_of<Spec>;
+    constexpr bool hyper = parts::residual::product_lists::size != 0;
+    constexpr bool sparse = parts::has_modules;
     quantisations out;
     for (const model::layer_kind kind : c.layers) {
         if (kind == model::layer_kind::gdn)
@@ -34,7 +35,7 @@ quantisations of_a_token(const model::config& c, bool one_for_all_experts) {
         else
             out.add(2, sparse ? 3 : 2);      // q and k and v, indexer keys | out
         if constexpr (hyper) out.add(4, 6);  // twice: down, injection | up
-        if constexpr (Spec::feed_forward == model::feed_forward_kind::dense) {
+        if constexpr (std::is_same_v<typename parts::feed_forward, frugal::layer::dense>) {
             out.add(2, 2);  // gate and up | down
         } else {
             const std::size_t experts = one_for_all_experts ? 1 : c.experts_used;

@@ -50,10 +50,10 @@ TEST_CASE("stream operators equal their formulas for any width and thread count"
                     REQUIRE(ops::add_to_streams(dev, as_rows(scale, streams), as_rows(block, hidden), as_rows(fed, all)));
                     test::check_close(fed, want_streams, {5e-7, 3e-7}, "streams");
                     auto low = gate;
-                    ops::divided_silu(dev, static_cast<float>(streams), as_rows(low, all));
+                    REQUIRE(ops::divided_silu(dev, static_cast<float>(streams), as_rows(low, all)));
                     test::check_close(low, want_silu, {1e-7, 1e-6}, "silu");
                     auto injection = gate;
-                    ops::divided_double_sigmoid(dev, static_cast<float>(streams), as_rows(injection, all));
+                    REQUIRE(ops::divided_double_sigmoid(dev, static_cast<float>(streams), as_rows(injection, all)));
                     test::check_close(injection, want_double, {1e-7, 1e-6}, "double sigmoid");
                 }
             }

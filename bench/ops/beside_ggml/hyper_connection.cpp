@@ -49,8 +49,7 @@ fg::status measure_silu(contests& all) {
         // Ours works in place, so the copy of the original is timed too.
         [=](auto& device, fg::workspace&, std::vector<float>& y) -> fg::status {
             std::copy(x.begin(), x.end(), y.begin());
-            fg::ops::divided_silu(device, divisor, as_matrix(y, 1));
-            return {};
+            return fg::ops::divided_silu(device, divisor, as_matrix(y, 1));
         },
         [=](prepared_graph& p) {
             return p.g().ggml_silu(p.context(), p.g().ggml_scale(p.context(), p.input({rank}, x), 1 / divisor));
@@ -80,10 +79,10 @@ fg::status measure_inject(contests& all, const std::vector<float>& x) {
     return measure_small_operator(
         all, {"hyper_connection.inject", "4x2560", "scale, sigmoid, dsv4_hc_post", std::move(want)},
         // Ours works in place, so the copies of the originals are timed too.
-        [=, scale = gate](auto& device, fg::workspace&, std::vector<float>& y) mutable {
+        [=, scale = gate](auto& device, fg::workspace&, std::vector<float>& y) mutable -> fg::status {
             std::copy(gate.begin(), gate.end(), scale.begin());
             std::copy(x.begin(), x.end(), y.begin());
-            fg::ops::divided_double_sigmoid(device, divisor, as_matrix(scale, 1));
+            FRUGAL_TRY(fg::ops::divided_double_sigmoid(device, divisor, as_matrix(scale, 1)));
             return fg::ops::add_to_streams(device, as_matrix(std::as_const(scale), 1), as_matrix(output, 1), as_matrix(y, 1));
         },
         [=](prepared_graph& p) {

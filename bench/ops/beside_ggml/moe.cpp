@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "frugal/device/cpu/packed_cpu.hpp"
@@ -18,7 +19,7 @@ namespace bench {
 namespace {
 
 using format = fg::quant::q4_k;
-using formats = fg::quant::list<fg::quant::f32, format>;
+using listed = fg::quant::list<fg::quant::f32, format>;
 constexpr std::size_t experts = 64, chosen = 8, hidden = 2048, width = 512;
 constexpr fg::layer::moe_dims dims{experts, chosen, true};
 
@@ -80,7 +81,9 @@ std::vector<double> reference(const inputs& in, std::size_t t) {
 /// `batch` tokens a call, all tokens a run.
 template <class Isa>
 class our_experts {
-    using device = fg::device::packed_cpu<Isa, fg::counters_off, formats, fg::device::q8_activations>;
+    using device = fg::device::packed_cpu<Isa, fg::counters_off, listed, fg::device::q8_activations>;
+    template <class List>
+    using images = fg::reuse::image_store<List, device, listed>;
 
 public:
     our_experts(std::shared_ptr<const inputs> in, const fg::layer::moe_weights& weights, std::size_t batch, std::size_t threads)
@@ -88,20 +91,28 @@ public:
           batch_(batch),
           device_(executor(threads)),
           weights_(weights),
-          routing_(fg::reuse::image_store<fg::layer::moe_products, device, formats>::create({.layers = 1}).value()),
+          images_(images<fg::layer::moe_products>::create({.layers = 1}).value(),
+                  images<fg::layer::dense_ffn_products>::create({.layers = 1}).value()),
           store_({1, experts}),
           y_(in_->tokens * hidden) {}
 
+    // What a pass asks of who multiplies.
+    using formats = listed;
+    using sharing = fg::reuse::default_activation_sharing;
+    template <class List>
+    auto begin(device& dev, fg::workspace& scratch, std::size_t layer, const typename List::weights& w) {
+        return std::get<images<List>>(images_).begin(dev, scratch, layer, w);
+    }
+    auto begin_experts(device& dev, fg::workspace& scratch, std::size_t layer, const fg::layer::moe_weights& w) {
+        return store_.begin(dev, scratch, layer, w);
+    }
+
     [[nodiscard]] fg::status run() {
-        const fg::layer::dense_ffn_weights none = weights_.shared_expert();
-        fg::reuse::direct_products<formats, device, fg::layer::dense_ffn_weights> shared(device_, scratch_, none);
-        for (std::size_t t = 0; t < in_->tokens; t += batch_) {
-            FRUGAL_TRY_ASSIGN(auto routing, routing_.begin(device_, scratch_, 0, weights_));
-            auto step = store_.begin(device_, scratch_, 0, weights_);
-            FRUGAL_TRY(fg::layer::moe<formats>(device_, scratch_, routing, step, shared, dims, weights_,
-                                               as_matrix(in_->x, in_->tokens).rows_range(t, batch_),
-                                               as_matrix(y_, in_->tokens).rows_range(t, batch_)));
-        }
+        fg::reuse::cpu_pass pass(device_, scratch_, *this);
+        for (std::size_t t = 0; t < in_->tokens; t += batch_)
+            FRUGAL_TRY(fg::layer::mixture_of_experts::forward(pass, 0, dims, weights_,
+                                                              as_matrix(in_->x, in_->tokens).rows_range(t, batch_),
+                                                              as_matrix(y_, in_->tokens).rows_range(t, batch_)));
         return {};
     }
     [[nodiscard]] std::vector<float> result() const { return y_; }
@@ -112,8 +123,8 @@ private:
     device device_;
     fg::workspace scratch_;
     fg::layer::moe_weights weights_;
-    fg::reuse::image_store<fg::layer::moe_products, device, formats> routing_;
-    fg::layer::expert_store<device, formats> store_;
+    std::tuple<images<fg::layer::moe_products>, images<fg::layer::dense_ffn_products>> images_;
+    fg::layer::expert_store<device, listed> store_;
     std::vector<float> y_;
 };
 

@@ -8,13 +8,40 @@
 
 #include "frugal/attention/batch.hpp"
 #include "frugal/attention/cache_scalar.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/attention/attention.hpp"
 #include "frugal/tensor/bytes.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace attention {
+
+namespace detail {
+
+template <class Device, class Cache>
+[[nodiscard]] status append_step(Device& dev, Cache& cache, const step& of, matrix_view<const float> keys,
+                                 matrix_view<const float> values) {
+    for (const segment& part : of.tokens.segments)
+        if (part.sequence != sequence_id::padding) FRUGAL_TRY(cache.reserve(part.sequence, part.count));
+    for (const segment& part : of.tokens.segments) {
+        if (part.sequence == sequence_id::padding) continue;
+        const std::size_t first = cache.length(part.sequence);
+        dev.run_ranges(part.count, 64, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t r = begin; r < end; ++r)
+                cache.write(part.sequence, first + r, keys.row(part.first + r), values.row(part.first + r));
+        });
+    }
+    return {};
+}
+template <class Cache>
+FRUGAL_FLAGGED void commit_step(Cache& cache, const step& of) noexcept {
+    for (const segment& part : of.tokens.segments)
+        if (part.sequence != sequence_id::padding) cache.commit(part.sequence, part.count);
+}
+
+}  // namespace detail
 
 /// Keys (normed and rotated) and values of several sequences, as f32, f16, bf16 or q8_0. Memory is taken in chunks of tokens as
 /// they arrive, up to `max_tokens` a sequence. Copies and snapshots share chunks until one side writes: both cost O(chunks).
@@ -76,6 +103,15 @@ public:
         return {at(s).keys.chunks(), at(s).values.chunks(), store_type::chunk_shift,
                 ops::stored_features<Scalar>::elements(at(s).keys.width())};
     }
+
+    /// Makes room for the step in every sequence, then writes its keys and values there, not yet committed. keys, values: [rows,
+    /// kv_heads * head_dim]. Errors: as reserve.
+    template <device::cpu_target Device>
+    [[nodiscard]] status append(Device& dev, const step& of, matrix_view<const float> keys, matrix_view<const float> values) {
+        return detail::append_step(dev, *this, of, keys, values);
+    }
+    /// Makes the step's tokens part of their sequences.
+    void commit(const step& of) noexcept { detail::commit_step(*this, of); }
 
     // The operations of a sequence state; see attention/batch.hpp. Errors besides theirs: invalid_argument (no such sequence).
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/ngram/hash.hpp"
 #include "frugal/tensor/buffer.hpp"
@@ -200,6 +201,25 @@ public:
             if (row_slots() != 0) std::copy_n(rows.row(t), channels_, row(s, q.length, 1));
         }
         q.undoable = (std::min)(checkpoints_, q.undoable + tokens.size());
+    }
+
+    /// Runs the convolution of each sequence over its rows: `f(first, count, history) -> status`; then the sequences take the
+    /// step's tokens and `rows`, what was convolved. history: scratch [conv history, channels]. Rows of padding become 0 in y,
+    /// which f writes. The states change only when nothing can fail any more.
+    template <class Pass, class F>
+    [[nodiscard]] status convolve(Pass& pass, const attention::step& of, matrix_view<const float> rows, matrix_view<float> y,
+                                  F&& f) {
+        typename Pass::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(const auto history, pass.matrix(history_, channels_));
+        for (const attention::segment& s : of.tokens.segments) {
+            if (s.sequence == attention::sequence_id::padding) continue;
+            read_history(s.sequence, history);
+            FRUGAL_TRY(f(s.first, s.count, history));
+        }
+        for (const attention::segment& s : of.tokens.segments)
+            if (s.sequence != attention::sequence_id::padding)
+                append(s.sequence, of.ids.subspan(s.first, s.count), rows.rows_range(s.first, s.count));
+        return attention::clear_padding(of, y);
     }
 
 private:

@@ -67,7 +67,7 @@ public:
     /// Uploads all weights, and runs one token whose result is thrown away, so that every kernel has been loaded before it is
     /// recorded. Errors: those of validate(); shape_mismatch, unsupported_format, unsupported (see attention::cuda_gdn),
     /// out_of_memory, device_failed, device_lost. Nothing stays allocated then.
-    [[nodiscard]] static result<cuda_decoder> create(device_type& dev, config sizes, const weights& bound,
+    [[nodiscard]] static result<cuda_decoder> create(device_type& dev, config sizes, const weights<Spec>& bound,
                                                      const cuda_decoder_options& options = {}) {
         FRUGAL_TRY(validate<Spec>(sizes));
         if (bound.layers.size() != sizes.layers.size())
@@ -246,7 +246,7 @@ private:
         options_.checkpoints = (std::min)(options_.checkpoints, options_.max_tokens);
     }
 
-    [[nodiscard]] status make(device_type& dev, const weights& bound) {
+    [[nodiscard]] status make(device_type& dev, const weights<Spec>& bound) {
         constexpr auto positions = static_cast<std::size_t>((std::numeric_limits<std::int32_t>::max)());
         if (options_.max_tokens > positions)
             return fail(errc::invalid_argument, "a sequence of ", options_.max_tokens, " tokens is beyond ", positions);

@@ -82,7 +82,7 @@ private:
             FRUGAL_TRY_ASSIGN(step.history, memory.array<ops::rope_position>(history_rows));
             FRUGAL_TRY_ASSIGN(block_angles, memory.array<float>(rows * sizes.rotary_dim));
         }
-        const ops::rope_table table = make_rope_table(sizes);
+        const ops::rope_table table = sizes.make_rope_table();
         std::vector<std::uint8_t> components(table.inv_freq.size());
         for (std::size_t j = 0; j < components.size(); ++j) components[j] = static_cast<std::uint8_t>(table.component(j));
         FRUGAL_TRY_ASSIGN(rope.inv_freq, memory.copy(std::span<const float>(table.inv_freq)));

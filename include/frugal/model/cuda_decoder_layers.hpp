@@ -20,7 +20,8 @@
 #include "frugal/layer/moe_cuda.hpp"
 #include "frugal/layer/ngram_embedding_cuda.hpp"
 #include "frugal/model/config.hpp"
-#include "frugal/model/dims.hpp"
+#include "frugal/model/cuda_policies.hpp"
+#include "frugal/model/parts.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/policies.hpp"
@@ -43,27 +44,67 @@ struct FRUGAL_FLAGGED cuda_decoder_options {
     reuse::source_unneeded source_unneeded = nullptr;
 };
 
+namespace detail {
+
+/// The layer on a GPU that computes what a kind does.
+template <class Kind, class Device>
+struct FRUGAL_FLAGGED cuda_layer;
+template <class Pairing, class Gate, class Scan, class Layout, class Device>
+struct cuda_layer<attention::gdn<Pairing, Gate, Scan, Layout>, Device> {
+    using type = attention::cuda_gdn<Pairing, Gate, Device>;
+};
+template <class NormWeight, class Scalar, class Device>
+struct cuda_layer<attention::full<NormWeight, Scalar>, Device> {
+    static constexpr std::size_t ratio = 0;
+    using type = attention::cuda_full<NormWeight, Scalar, Device>;
+};
+template <std::size_t Ratio, class NormWeight, class Scalar, class Index, class Inputs, class Device>
+struct cuda_layer<attention::qsa<Ratio, NormWeight, Scalar, Index, Inputs>, Device> {
+    static constexpr std::size_t ratio = Ratio;
+    using type = attention::cuda_qsa<Ratio, NormWeight, Scalar, Index, Device>;
+};
+
+/// The first kind that is recurrent, or is not.
+template <bool Recurrent, class Kinds>
+struct FRUGAL_FLAGGED kind_that;
+template <bool Recurrent, class First, class... Rest>
+struct kind_that<Recurrent, type_list<First, Rest...>>
+    : std::conditional_t<First::is_recurrent == Recurrent, type_tag<First>, kind_that<Recurrent, type_list<Rest...>>> {};
+
+}  // namespace detail
+
 /// The kinds of a decoder's layers.
 template <specification Spec, class Convention, class Policies>
 struct FRUGAL_FLAGGED cuda_layer_types {
     using device_type = typename Policies::device;
     using norm_weight = typename Convention::norm_weight;
-    static constexpr bool sparse = Spec::attention == attention_kind::qsa;
-    static constexpr bool is_plain = Spec::residual == residual_kind::plain;
-    static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
-    static constexpr bool has_ngrams = Spec::ngram_embedding;
-    static constexpr std::size_t ratio = sparse ? Spec::qsa_ratio : 1;
-    using gdn = attention::cuda_gdn<typename Convention::head_pairing, typename Spec::gdn_gate, device_type>;
-    using key_value = typename Policies::precision::key_value;
-    using attention_layer =
-        std::conditional_t<sparse,
-                           attention::cuda_qsa<ratio, norm_weight, key_value, typename Policies::precision::index, device_type>,
-                           attention::cuda_full<norm_weight, key_value, device_type>>;
+    static_assert(sizeof(cuda_spec<Spec, Convention, Policies>) > 0);
+    using parts = parts_of<Spec, Convention, Policies>;
+    using weights_type = weights<Spec>;
+    using layer_weights_type = layer_weights<Spec>;
+    using recurrent_kind = typename detail::kind_that<true, typename parts::kinds>::type;
+    using attention_kind = typename detail::kind_that<false, typename parts::kinds>::type;
+    static constexpr bool sparse = detail::cuda_layer<attention_kind, device_type>::ratio != 0;
+    static constexpr bool is_dense = std::is_same_v<typename parts::feed_forward, layer::dense>;
+    static constexpr bool is_plain = std::is_same_v<typename parts::residual, layer::plain_residual<norm_weight>>;
+    static constexpr bool has_ngrams = parts::has_modules;
+    static constexpr std::size_t ratio = sparse ? detail::cuda_layer<attention_kind, device_type>::ratio : 1;
+    using gdn = typename detail::cuda_layer<recurrent_kind, device_type>::type;
+    using attention_layer = typename detail::cuda_layer<attention_kind, device_type>::type;
     using ffn_products = reuse::packed_products<layer::dense_ffn_products, device_type>;
     using moe = layer::cuda_moe<device_type>;
     using connection = layer::cuda_hyper_connection<norm_weight, device_type>;
     using ngram = layer::cuda_ngram<norm_weight, device_type>;
 
+    [[nodiscard]] static typename attention_kind::dims attention_dims(const config& c) {
+        auto d = attention::detail::make_heads<typename attention_kind::dims>(c);
+        if constexpr (sparse) {
+            d.index_heads = c.index_heads;
+            d.index_dim = c.index_dim;
+            d.budget = c.index_budget;
+        }
+        return d;
+    }
     /// Raw keys and positions that are kept: those of a step or of tokens that can be taken back, and of the block that was open
     /// before.
     [[nodiscard]] static constexpr std::size_t history_rows(const cuda_decoder_options& options) noexcept {
@@ -81,12 +122,12 @@ struct FRUGAL_FLAGGED cuda_layer_dims {
     std::vector<layer::ngram_dims> ngrams;
 
     explicit cuda_layer_dims(const config& c)
-        : gdn(make_gdn_dims(c)),
-          attention(make_attention_dims<typename Types::attention_layer::dims>(c)),
-          moe(make_moe_dims(c)),
-          connection(make_hyper_dims(c)) {
+        : gdn(Types::recurrent_kind::make_dims(c, 0)),
+          attention(Types::attention_dims(c)),
+          moe{c.experts, c.experts_used, c.renormalise_experts},
+          connection{c.hidden, c.streams, c.mix_rank, c.rms_epsilon} {
         if constexpr (Types::has_ngrams)
-            for (const ngram_module& m : c.ngrams) ngrams.push_back(make_ngram_dims(c, m));
+            for (std::size_t m = 0; m < c.ngrams.size(); ++m) ngrams.push_back(Types::parts::modules::make_dims(c, m));
     }
 };
 
@@ -121,7 +162,7 @@ struct FRUGAL_FLAGGED cuda_decoder_layers {
     /// Packs and uploads the weights, and takes states of an empty sequence. Errors: shape_mismatch, unsupported_format,
     /// unsupported, out_of_memory, device_failed, device_lost.
     [[nodiscard]] static result<cuda_decoder_layers> create(device_type& dev, device::gpu::room& memory, const config& sizes,
-                                                            const dims_type& dims, const weights& bound,
+                                                            const dims_type& dims, const typename Types::weights_type& bound,
                                                             const cuda_decoder_options& options) {
         cuda_decoder_layers out;
         FRUGAL_TRY(out.make(maker{dev, memory, sizes, dims, options}, bound));
@@ -186,7 +227,7 @@ private:
         }
     };
 
-    [[nodiscard]] status make(const maker& from, const weights& bound) {
+    [[nodiscard]] status make(const maker& from, const typename Types::weights_type& bound) {
         const quant::weight_view tables[] = {bound.embedding, bound.head};
         FRUGAL_TRY_ASSIGN(embedding, from.dev.pack(std::span(tables).first(1)));
         const bool tied = bound.head.data == bound.embedding.data;
@@ -198,9 +239,9 @@ private:
         if (unneeded)
             for (const quant::weight_view& table : std::span(tables).first(tied ? 1 : 2)) unneeded({table.data, table.bytes()});
         if constexpr (Types::is_plain) {
-            FRUGAL_TRY_ASSIGN(output_norm, from.keep(bound.output_norm, from.sizes.hidden, "an output norm"));
+            FRUGAL_TRY_ASSIGN(output_norm, from.keep(bound.output.norm, from.sizes.hidden, "an output norm"));
         } else {
-            FRUGAL_TRY_ASSIGN(output_connection, from.connect(bound.output_hyper_connection));
+            FRUGAL_TRY_ASSIGN(output_connection, from.connect(bound.output));
         }
         for (std::size_t i = 0; i < from.sizes.layers.size(); ++i) {
             layers.emplace_back();
@@ -208,10 +249,10 @@ private:
         }
         if constexpr (Types::has_ngrams) {
             const auto& each = from.dims.ngrams;
-            if (bound.ngrams.size() != each.size())
-                return fail(errc::shape_mismatch, "weights of ", bound.ngrams.size(), " n-gram modules of ", each.size());
+            if (bound.modules.size() != each.size())
+                return fail(errc::shape_mismatch, "weights of ", bound.modules.size(), " n-gram modules of ", each.size());
             for (std::size_t m = 0; m < each.size(); ++m) {
-                FRUGAL_TRY_ASSIGN(auto one, Types::ngram::create(from.dev, from.memory, each[m], bound.ngrams[m],
+                FRUGAL_TRY_ASSIGN(auto one, Types::ngram::create(from.dev, from.memory, each[m], bound.modules[m],
                                                                  from.options.checkpoints, unneeded));
                 ngrams.push_back(std::move(one));
             }
@@ -219,36 +260,42 @@ private:
         return {};
     }
 
-    [[nodiscard]] static status make_layer(const maker& from, const layer_weights& w, std::size_t index, decoder_layer& to) {
+    [[nodiscard]] static status make_layer(const maker& from, const typename Types::layer_weights_type& w, std::size_t index,
+                                           decoder_layer& to) {
         const config& sizes = from.sizes;
         const std::size_t rows = from.options.batch_tokens, most = from.options.max_tokens;
         const reuse::source_unneeded& unneeded = from.options.source_unneeded;
         if (sizes.layers[index] == layer_kind::gdn) {
             FRUGAL_TRY_ASSIGN(
-                auto one, Types::gdn::create(from.dev, from.memory, from.dims.gdn, w.gdn, from.options.checkpoints, unneeded));
+                auto one, Types::gdn::create(from.dev, from.memory, from.dims.gdn, w.template mixer_as<attention::gdn_weights>(),
+                                             from.options.checkpoints, unneeded));
             to.gdn.emplace(std::move(one));
         } else if constexpr (Types::sparse) {
-            FRUGAL_TRY_ASSIGN(auto one, Types::attention_layer::create(from.dev, from.memory, from.dims.attention, w.attention,
-                                                                       sizes.qsa_ratios[index] == 0, rows,
-                                                                       Types::history_rows(from.options), most, unneeded));
+            FRUGAL_TRY_ASSIGN(
+                auto one, Types::attention_layer::create(from.dev, from.memory, from.dims.attention,
+                                                         w.template mixer_as<typename Types::attention_kind::weights>(),
+                                                         sizes.qsa_ratios[index] == 0, rows, Types::history_rows(from.options),
+                                                         most, unneeded));
             to.attention.emplace(std::move(one));
         } else {
-            FRUGAL_TRY_ASSIGN(auto one, Types::attention_layer::create(from.dev, from.memory, from.dims.attention, w.attention,
-                                                                       rows, most, unneeded));
+            FRUGAL_TRY_ASSIGN(auto one,
+                              Types::attention_layer::create(from.dev, from.memory, from.dims.attention,
+                                                             w.template mixer_as<typename Types::attention_kind::weights>(), rows,
+                                                             most, unneeded));
             to.attention.emplace(std::move(one));
         }
         if constexpr (Types::is_dense) {
-            FRUGAL_TRY_ASSIGN(to.dense, Types::ffn_products::pack(from.dev, w.dense, unneeded));
+            FRUGAL_TRY_ASSIGN(to.dense, Types::ffn_products::pack(from.dev, w.feed_forward, unneeded));
         } else {
-            FRUGAL_TRY_ASSIGN(auto one, Types::moe::create(from.dev, from.dims.moe, w.moe, sizes.hidden, unneeded));
+            FRUGAL_TRY_ASSIGN(auto one, Types::moe::create(from.dev, from.dims.moe, w.feed_forward, sizes.hidden, unneeded));
             to.moe.emplace(std::move(one));
         }
         if constexpr (Types::is_plain) {
-            FRUGAL_TRY_ASSIGN(to.attention_norm, from.keep(w.attention_norm, sizes.hidden, "an attention norm"));
-            FRUGAL_TRY_ASSIGN(to.ffn_norm, from.keep(w.ffn_norm, sizes.hidden, "a feed-forward norm"));
+            FRUGAL_TRY_ASSIGN(to.attention_norm, from.keep(w.around_mixer.norm, sizes.hidden, "an attention norm"));
+            FRUGAL_TRY_ASSIGN(to.ffn_norm, from.keep(w.around_feed_forward.norm, sizes.hidden, "a feed-forward norm"));
         } else {
-            FRUGAL_TRY_ASSIGN(to.attention_connection, from.connect(w.attention_hyper_connection));
-            FRUGAL_TRY_ASSIGN(to.ffn_connection, from.connect(w.ffn_hyper_connection));
+            FRUGAL_TRY_ASSIGN(to.attention_connection, from.connect(w.around_mixer));
+            FRUGAL_TRY_ASSIGN(to.ffn_connection, from.connect(w.around_feed_forward));
         }
         return {};
     }

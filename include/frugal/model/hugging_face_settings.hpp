@@ -19,6 +19,7 @@
 #include "frugal/core/error.hpp"
 #include "frugal/io/printable.hpp"
 #include "frugal/model/config.hpp"
+#include "frugal/model/spec.hpp"
 #include "frugal/ops/rope/scaling.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

@@ -7,36 +7,31 @@
 #include <limits>
 #include <memory>
 #include <span>
-#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
-#include "frugal/attention/full/full.hpp"
-#include "frugal/attention/gdn/gdn.hpp"
-#include "frugal/attention/qsa/qsa.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/core/type_list.hpp"
-#include "frugal/layer/dense_ffn.hpp"
-#include "frugal/layer/hyper_connection.hpp"
-#include "frugal/layer/moe.hpp"
-#include "frugal/layer/ngram_embedding.hpp"
+#include "frugal/layer/experts.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/convention.hpp"
-#include "frugal/model/dims.hpp"
 #include "frugal/model/fingerprint.hpp"
+#include "frugal/model/parts.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/token_batch.hpp"
 #include "frugal/model/weight_store.hpp"
 #include "frugal/model/weights.hpp"
 #include "frugal/ops/elementwise/elementwise.hpp"
-#include "frugal/ops/embedding/embedding.hpp"
-#include "frugal/ops/norm/norm.hpp"
+#include "frugal/ops/rope/rope.hpp"
 #include "frugal/policies.hpp"
-#include "frugal/reuse/inputs/qsa_layouts.hpp"
 #include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/weights/pass.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -55,22 +50,80 @@ struct FRUGAL_FLAGGED no_progress {
 
 namespace detail {
 
-template <class Policies, class AttentionProducts>
+template <class... List>
+struct FRUGAL_FLAGGED join_lists {
+    using type = type_list<>;
+};
+template <class... A>
+struct join_lists<type_list<A...>> {
+    using type = unique<A...>;
+};
+template <class... A, class... B, class... Rest>
+struct join_lists<type_list<A...>, type_list<B...>, Rest...> : join_lists<type_list<A..., B...>, Rest...> {};
+/// All types of some lists, each once.
+template <class... List>
+using join = typename join_lists<List...>::type;
+
+/// Who multiplies: on a device with images their store, else the CPU.
+template <class Policies, class Lists>
 struct FRUGAL_FLAGGED store_of {
     using type = direct_store<typename Policies::formats, typename Policies::activations>;
 };
-template <class Policies, class AttentionProducts>
+template <class Policies, class... List>
     requires(device::image_target<typename Policies::device>)
-struct store_of<Policies, AttentionProducts> {
+struct store_of<Policies, type_list<List...>> {
     using type = image_weight_store<typename Policies::device, typename Policies::formats, typename Policies::loading,
-                                    typename Policies::activations, reuse::default_poisoning, attention::gdn_products,
-                                    AttentionProducts, layer::dense_ffn_products, layer::ngram_products, head_products,
-                                    layer::moe_products, layer::hyper_connection_products>;
+                                    typename Policies::activations, reuse::default_poisoning, List...>;
 };
+
+/// A kind whose layers share inputs of their own.
+template <class Kind>
+concept shares_inputs = requires {
+    typename Kind::shared_inputs;
+};
+
+template <class Kind>
+struct FRUGAL_FLAGGED shared_inputs_of {
+    using type = type_list<>;
+};
+template <shares_inputs Kind>
+struct shared_inputs_of<Kind> {
+    using type = type_list<typename Kind::shared_inputs>;
+};
+template <class Modules>
+struct FRUGAL_FLAGGED module_types {
+    using states = type_list<typename Modules::state>;
+    using lists = type_list<typename Modules::products>;
+    using dims = typename Modules::dims;
+};
+template <>
+struct FRUGAL_FLAGGED module_types<no_modules> {
+    using states = type_list<>;
+    using lists = type_list<>;
+    using dims = no_modules;
+};
+
+/// What follows from the types of a model's kinds.
+template <class Kinds, class Modules>
+struct FRUGAL_FLAGGED kind_types;
+template <class... Kind, class Modules>
+struct kind_types<type_list<Kind...>, Modules> {
+    using states = join<type_list<typename Kind::state...>, typename module_types<Modules>::states,
+                        typename shared_inputs_of<Kind>::type...>;
+    using lists = join<type_list<typename Kind::products...>>;
+    template <class... D>
+    static std::variant<D...> variant_of(type_list<D...>);
+    using dims = decltype(variant_of(unique<typename Kind::dims...>{}));
+};
+template <class... T>
+combined_state<T...> combine(type_list<T...>);
+template <class... T>
+std::tuple<std::vector<T>...> vectors(type_list<T...>);
 
 }  // namespace detail
 
-/// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say.
+/// A model of `Spec` whose weights are stored by `Convention`, computed as `Policies` say. It knows no kind of layer: what is to
+/// be done is said by the types that the spec lists.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
 class FRUGAL_FLAGGED transformer {
     static_assert(policy_bundle<Policies>,
@@ -79,31 +132,38 @@ class FRUGAL_FLAGGED transformer {
     static_assert(device::cpu_target<typename Policies::device>,
                   "frugal: model::transformer runs on CPU targets so far; write policies<device::cpu<>>");
 
+    using parts = parts_of<Spec, Convention, Policies>;
+    using kinds = typename parts::kinds;
+    using feed_forward = typename parts::feed_forward;
+    using residual = typename parts::residual;
+    using modules = typename parts::modules;
+    using types = detail::kind_types<kinds, modules>;
+    static constexpr bool has_modules = parts::has_modules;
+    static constexpr bool has_experts = feed_forward::product_lists::template contains<layer::moe_products>;
+
 public:
     using spec = Spec;
     using formats = typename Policies::formats;
     using device_type = typename Policies::device;
-    using norm_weight = typename Convention::norm_weight;
-    using gdn_variant = attention::gdn<typename Convention::head_pairing, typename Spec::gdn_gate>;
-    static constexpr bool sparse = Spec::attention == attention_kind::qsa;
-    using attention_variant =
-        std::conditional_t<sparse,
-                           attention::qsa<sparse ? Spec::qsa_ratio : 1, norm_weight, typename Policies::precision::key_value,
-                                          typename Policies::precision::index>,
-                           attention::full<norm_weight, typename Policies::precision::key_value>>;
-    using layouts_type = reuse::qsa_layouts<typename Policies::inputs>;
+    using weights_type = weights<Spec>;
     /// Who multiplies with the weights: on a device with images (device::image_target) their store, else the CPU.
-    using store_type = typename detail::store_of<Policies, typename attention_variant::products>::type;
+    using store_type = typename detail::store_of<
+        Policies, detail::join<typename types::lists, typename feed_forward::product_lists, typename residual::product_lists,
+                               typename detail::module_types<modules>::lists, type_list<head_products>>>::type;
+    using pass_type = reuse::cpu_pass<device_type, store_type>;
     static constexpr bool has_images = device::image_target<device_type>;
-    using state =
-        combined_state<typename gdn_variant::state, typename attention_variant::state, layer::ngram_state, layouts_type>;
+    /// What is kept of the sequences; `parts<T>()` are the states of type T in the order of the layers.
+    using state = decltype(detail::combine(typename types::states{}));
 
     /// Takes over sizes and weights; the file behind the weights' views must outlive the model. Errors: as validate().
-    [[nodiscard]] static result<transformer> create(config sizes, weights bound) {
+    [[nodiscard]] static result<transformer> create(config sizes, weights_type bound) {
         FRUGAL_TRY(validate<Spec>(sizes));
         if (bound.layers.size() != sizes.layers.size())
             return fail(errc::shape_mismatch, "weights of ", bound.layers.size(), " layers for a model of ", sizes.layers.size());
-        return transformer(std::move(sizes), std::move(bound));
+        FRUGAL_TRY_ASSIGN(auto kinds_found, kinds_of_layers<Spec>(sizes));
+        transformer out(std::move(sizes), std::move(bound), std::move(kinds_found));
+        FRUGAL_TRY(out.make_dims());
+        return out;
     }
 
     [[nodiscard]] const config& sizes() const noexcept { return config_; }
@@ -111,32 +171,33 @@ public:
     /// An empty state. Errors: invalid_argument, out_of_memory.
     [[nodiscard]] result<state> make_state(state_options options) const {
         if (options.sequences == 0) return fail(errc::invalid_argument, "a state needs at least one sequence");
-        const std::size_t most = options.max_tokens == 0 ? config_.context_length : options.max_tokens;
-        std::vector<typename gdn_variant::state> recurrent;
-        std::vector<typename attention_variant::state> caches;
-        std::vector<layer::ngram_state> ngrams;
-        std::vector<layouts_type> layouts;
-        for (const layer_kind kind : config_.layers) {
-            if (kind == layer_kind::gdn) {
-                FRUGAL_TRY_ASSIGN(auto one, gdn_variant::state::create(gdn_dims_, options.sequences, options.checkpoints));
-                recurrent.push_back(std::move(one));
-                continue;
+        const attention::state_sizes sizes{
+            options.sequences, options.max_tokens == 0 ? config_.context_length : options.max_tokens, options.checkpoints};
+        decltype(detail::vectors(typename types::states{})) made;
+        std::array<std::size_t, kinds::size> counts{};
+        for (std::size_t i = 0; i < kinds_.size(); ++i)
+            FRUGAL_TRY(parts::with_kind(kinds_[i], [&]<class Kind>(type_tag<Kind>) -> status {
+                FRUGAL_TRY_ASSIGN(auto one, Kind::make_state(dims_as<Kind>(i), sizes));
+                std::get<std::vector<typename Kind::state>>(made).push_back(std::move(one));
+                ++counts[kinds_[i]];
+                return {};
+            }));
+        if constexpr (has_modules)
+            for (const auto& d : module_dims_) {
+                FRUGAL_TRY_ASSIGN(auto one, modules::make_state(d, sizes));
+                std::get<std::vector<typename modules::state>>(made).push_back(std::move(one));
             }
-            FRUGAL_TRY_ASSIGN(auto one, attention_variant::create_state(attention_dims_, options.sequences, most));
-            caches.push_back(std::move(one));
-        }
-        if constexpr (Spec::ngram_embedding)
-            for (std::size_t i = 0; i < config_.ngrams.size(); ++i) {
-                FRUGAL_TRY_ASSIGN(auto one, layer::ngram_state::create(ngram_dims_[i], options.sequences, options.checkpoints));
-                ngrams.push_back(std::move(one));
-            }
-        if constexpr (sparse) {
-            const std::vector<std::size_t> ratios(caches.size(), Spec::qsa_ratio);
-            FRUGAL_TRY_ASSIGN(auto one, layouts_type::create(ratios, options.sequences));
-            layouts.push_back(std::move(one));
-        }
-        return state(fingerprint<Spec, Convention>(config_), options.sequences, std::move(recurrent), std::move(caches),
-                     std::move(ngrams), std::move(layouts));
+        for (std::size_t kind = 0; kind < kinds::size; ++kind)
+            FRUGAL_TRY(parts::with_kind(kind, [&]<class Kind>(type_tag<Kind>) -> status {
+                if constexpr (detail::shares_inputs<Kind>) {
+                    FRUGAL_TRY_ASSIGN(auto one, Kind::make_shared_inputs(counts[kind], sizes));
+                    std::get<std::vector<typename Kind::shared_inputs>>(made).push_back(std::move(one));
+                }
+                return {};
+            }));
+        return std::apply(
+            [&](auto&&... all) { return state(fingerprint<Spec, Convention>(config_), options.sequences, std::move(all)...); },
+            std::move(made));
     }
 
     /// A store without images yet. Errors: invalid_argument.
@@ -148,8 +209,8 @@ public:
                 seen = (std::max)(seen, index + 1);
                 return {};
             };
-            FRUGAL_TRY(for_each_part(count));
-            return store_type::create(layers, config_.layers.size(), is_dense ? 0 : config_.experts, options);
+            FRUGAL_TRY(for_each_list(count));
+            return store_type::create(layers, config_.layers.size(), has_experts ? config_.experts : 0, options);
         } else {
             return store_type();
         }
@@ -162,24 +223,26 @@ public:
     /// `progress(done, total)`, in bytes of the file, is called after each product and expert, at last with done == total.
     /// Errors: as of forward's loading and packing; what was packed stays.
     template <class Progress = no_progress>
-    [[nodiscard]] status pack(device_type& dev, workspace& scratch, store_type& store, Progress&& progress = {}) const
-        requires(has_images) {
+    [[nodiscard]] status pack(device_type& dev, workspace& scratch, store_type& store, Progress&& progress = {}) const {
+        static_assert(
+            has_images,
+            "frugal: this device keeps no weight images, so there is nothing to pack; write policies<device::packed_cpu<>>");
         std::uint64_t total = 0, done = 0;
         const auto measure = [&]<class List>(type_tag<List>, std::size_t, const auto& w) -> status {
             total += store.template of<List>().source_bytes(w);
             if constexpr (std::is_same_v<List, layer::moe_products>) total += store.experts().source_bytes(w);
             return {};
         };
-        FRUGAL_TRY(for_each_part(measure));
+        FRUGAL_TRY(for_each_list(measure));
         const auto packed = [&](std::size_t bytes) { progress(done += bytes, total); };
         const auto pack_part = [&]<class List>(type_tag<List>, std::size_t index, const auto& w) -> status {
             return store.template of<List>().pack(dev, scratch, index, w, packed);
         };
-        FRUGAL_TRY(for_each_part(pack_part));
+        FRUGAL_TRY(for_each_list(pack_part));
         // Last, so that on a small device no expert, which few tokens need, takes the room of what every token needs.
-        if constexpr (!is_dense)
+        if constexpr (has_experts)
             for (std::size_t i = 0; i < weights_.layers.size(); ++i)
-                FRUGAL_TRY(store.experts().pack(dev, i, weights_.layers[i].moe, packed));
+                FRUGAL_TRY(store.experts().pack(dev, i, weights_.layers[i].feed_forward, packed));
         return {};
     }
 
@@ -198,7 +261,8 @@ public:
         for (const attention::segment& s : input.segments)
             if (s.sequence != attention::sequence_id::padding) FRUGAL_TRY(sequences.reserve(s.sequence, s.count));
         workspace::scope scope(scratch);
-        status done = run(dev, scratch, store, sequences, input, rows, logits, observe);
+        pass_type pass(dev, scratch, store);
+        status done = run(pass, sequences, input, rows, logits, observe);
         for (const attention::segment& s : input.segments) {
             if (s.sequence == attention::sequence_id::padding) continue;
             if (done)
@@ -220,14 +284,30 @@ public:
     }
 
 private:
-    transformer(config sizes, weights bound) : config_(std::move(sizes)), weights_(std::move(bound)) {
-        rope_ = std::make_unique<ops::rope_table>(make_rope_table(config_));
-        gdn_dims_ = make_gdn_dims(config_);
-        attention_dims_ = make_attention_dims<typename attention_variant::dims>(config_);
-        attention_dims_.rope = rope_.get();
-        hyper_dims_ = make_hyper_dims(config_);
-        if constexpr (Spec::ngram_embedding)
-            for (const ngram_module& m : config_.ngrams) ngram_dims_.push_back(make_ngram_dims(config_, m));
+    transformer(config sizes, weights_type bound, std::vector<std::size_t> kinds_found)
+        : config_(std::move(sizes)),
+          weights_(std::move(bound)),
+          kinds_(std::move(kinds_found)),
+          rope_(std::make_unique<ops::rope_table>(config_.make_rope_table())),
+          feed_forward_dims_(feed_forward::make_dims(config_)),
+          residual_dims_(residual::make_dims(config_)) {}
+
+    [[nodiscard]] status make_dims() {
+        for (std::size_t i = 0; i < kinds_.size(); ++i)
+            FRUGAL_TRY(parts::with_kind(kinds_[i], [&]<class Kind>(type_tag<Kind>) -> status {
+                typename Kind::dims d = Kind::make_dims(config_, i);
+                if constexpr (requires { d.rope; }) d.rope = rope_.get();
+                dims_.emplace_back(std::move(d));
+                if (std::get_if<typename Kind::weights>(&weights_.layers[i].mixer) != nullptr) return {};
+                return fail(errc::shape_mismatch, "layer ", i, " has the weights of another kind than ", Kind::name);
+            }));
+        if constexpr (has_modules)
+            for (std::size_t m = 0; m < modules::count(config_); ++m) module_dims_.push_back(modules::make_dims(config_, m));
+        return {};
+    }
+    template <class Kind>
+    [[nodiscard]] const typename Kind::dims& dims_as(std::size_t i) const noexcept {
+        return *std::get_if<typename Kind::dims>(&dims_[i]);
     }
 
     /// All checks that can fail before anything changes; the positions are made here for text.
@@ -264,102 +344,93 @@ private:
     }
 
     template <class Observer>
-    [[nodiscard]] status run(device_type& dev, workspace& scratch, store_type& store, state& sequences, const token_batch& input,
-                             const attention::batch& rows, matrix_view<float> logits, Observer& observe) const {
-        const std::size_t n = rows.rows(), hidden = config_.hidden, width = config_.streams * hidden;
-        FRUGAL_TRY_ASSIGN(const auto stream, scratch.matrix(n, width));
-        FRUGAL_TRY_ASSIGN(const auto mixed, scratch.matrix(n, hidden));
-        FRUGAL_TRY_ASSIGN(const auto branch, scratch.matrix(n, hidden));
+    [[nodiscard]] status run(pass_type& pass, state& sequences, const token_batch& input, const attention::batch& rows,
+                             matrix_view<float> logits, Observer& observe) const {
+        const std::size_t n = rows.rows();
+        FRUGAL_TRY_ASSIGN(const auto stream, pass.matrix(n, residual::width(residual_dims_)));
+        FRUGAL_TRY_ASSIGN(const auto mixed, pass.input_matrix(n, config_.hidden));
+        FRUGAL_TRY_ASSIGN(const auto branch, pass.matrix(n, config_.hidden));
+        FRUGAL_TRY_ASSIGN(const auto angles, pass.matrix(n, rope_->rotary_dim));
+        if (rope_->rotary_dim != 0) FRUGAL_TRY(ops::rope_angles(pass, *rope_, rows.positions, angles));
         const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
-        if constexpr (is_plain) {
-            FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, stream));
-        } else {
-            FRUGAL_TRY(ops::embedding_rows<formats>(dev, weights_.embedding, ids, mixed));
-            FRUGAL_TRY(layer::hyper_connection<norm_weight>::expand(dev, mixed, stream));
-        }
+        const attention::step of{rows, angles, ids};
+        FRUGAL_TRY(residual::begin(pass, stream, mixed,
+                                   [&](matrix_view<float> to) { return pass.look_up(weights_.embedding, ids, to); }));
         observe(std::ptrdiff_t{-1}, matrix_view<const float>(stream));
+        FRUGAL_TRY(share(pass, sequences, rows));
 
-        auto& recurrent = sequences.template parts<typename gdn_variant::state>();
-        auto& caches = sequences.template parts<typename attention_variant::state>();
-        auto& ngrams = sequences.template parts<layer::ngram_state>();
-        auto& layouts = sequences.template parts<layouts_type>();
-        if constexpr (sparse) FRUGAL_TRY(layouts.front().append(rows, dev.counters()));
-
-        std::size_t next_recurrent = 0, next_cache = 0;
-        for (std::size_t i = 0; i < config_.layers.size(); ++i) {
-            const layer_weights& w = weights_.layers[i];
-            if constexpr (Spec::ngram_embedding)
-                for (std::size_t m = 0; m < config_.ngrams.size(); ++m) {
-                    if (config_.ngrams[m].layer != i) continue;
-                    workspace::scope inner(scratch);
-                    FRUGAL_TRY_ASSIGN(const auto added, scratch.matrix(n, width));
-                    FRUGAL_TRY_ASSIGN(auto products,
-                                      store.template begin<layer::ngram_products>(dev, scratch, m, weights_.ngrams[m]));
-                    FRUGAL_TRY(layer::ngram_embedding<norm_weight>::template forward<formats>(
-                        dev, scratch, products, ngram_dims_[m], weights_.ngrams[m], ngrams[m], rows, ids, stream, added));
-                    FRUGAL_TRY(ops::add(dev, added, stream));
-                }
-            const auto attend = [&]() -> status {
-                if (config_.layers[i] == layer_kind::gdn) {
-                    FRUGAL_TRY_ASSIGN(auto products,
-                                      store.template begin<typename gdn_variant::products>(dev, scratch, i, w.gdn));
-                    return gdn_variant::template forward<formats>(dev, scratch, products, gdn_dims_, w.gdn,
-                                                                  recurrent[next_recurrent++], rows, mixed, branch);
-                }
-                const std::size_t c = next_cache++;
-                FRUGAL_TRY_ASSIGN(auto products,
-                                  store.template begin<typename attention_variant::products>(dev, scratch, i, w.attention));
-                if constexpr (sparse) {
-                    auto dims = attention_dims_;
-                    if (config_.qsa_ratios[i] == 0) dims.budget = dense_budget;
-                    return attention_variant::template forward<formats>(dev, scratch, products, dims, w.attention, caches[c],
-                                                                        rows, layouts.front().of_layer(c), mixed, branch);
-                } else {
-                    return attention_variant::template forward<formats>(dev, scratch, products, attention_dims_, w.attention,
-                                                                        caches[c], rows, mixed, branch);
-                }
-            };
-            const auto feed_forward = [&]() -> status {
-                const layer::dense_ffn_weights dense = feed_forward_of(w);
-                FRUGAL_TRY_ASSIGN(auto products, store.template begin<layer::dense_ffn_products>(dev, scratch, i, dense));
-                if constexpr (is_dense) {
-                    return layer::dense_ffn(dev, scratch, products, dense, mixed, branch);
-                } else {
-                    FRUGAL_TRY_ASSIGN(auto routing, store.template begin<layer::moe_products>(dev, scratch, i, w.moe));
-                    auto experts = store.begin_experts(dev, scratch, i, w.moe);
-                    return layer::moe<formats>(dev, scratch, routing, experts, products, make_moe_dims(config_), w.moe, mixed,
-                                               branch);
-                }
-            };
-            FRUGAL_TRY(
-                block(dev, scratch, store, 2 * i, w.attention_norm, w.attention_hyper_connection, stream, mixed, branch, attend));
-            FRUGAL_TRY(
-                block(dev, scratch, store, 2 * i + 1, w.ffn_norm, w.ffn_hyper_connection, stream, mixed, branch, feed_forward));
+        std::array<std::size_t, types::states::size> next{};  // of the states of each type
+        std::array<std::size_t, kinds::size> seen{};          // layers of each kind
+        for (std::size_t i = 0; i < kinds_.size(); ++i) {
+            const layer_weights<Spec>& w = weights_.layers[i];
+            FRUGAL_TRY(add_modules(pass, i, sequences, of, stream));
+            FRUGAL_TRY(residual::around(pass, 2 * i, residual_dims_, w.around_mixer, stream, mixed, branch, [&]() -> status {
+                return parts::with_kind(kinds_[i], [&]<class Kind>(type_tag<Kind>) -> status {
+                    auto& kept = sequences.template parts<typename Kind::state>()[next[number_of<typename Kind::state>()]++];
+                    const auto& d = dims_as<Kind>(i);
+                    const auto& own = w.template mixer_as<typename Kind::weights>();
+                    if constexpr (detail::shares_inputs<Kind>) {
+                        using shared = typename Kind::shared_inputs;
+                        const auto& mine = sequences.template parts<shared>().front().of_layer(seen[kinds_[i]]++);
+                        const attention::shared_step<std::remove_cvref_t<decltype(mine)>> with{of, mine};
+                        return Kind::forward(pass, i, d, own, kept, with, mixed, branch);
+                    } else {
+                        return Kind::forward(pass, i, d, own, kept, of, mixed, branch);
+                    }
+                });
+            }));
+            FRUGAL_TRY(residual::around(pass, 2 * i + 1, residual_dims_, w.around_feed_forward, stream, mixed, branch, [&] {
+                return feed_forward::forward(pass, i, feed_forward_dims_, w.feed_forward, mixed, branch);
+            }));
             observe(static_cast<std::ptrdiff_t>(i), matrix_view<const float>(stream));
         }
-        return head(dev, scratch, store, input.logit_rows, stream, logits);
+        return head(pass, input.logit_rows, stream, logits);
+    }
+
+    /// Makes what layers share that of the batch.
+    [[nodiscard]] status share(pass_type& pass, state& sequences, const attention::batch& rows) const {
+        for (std::size_t kind = 0; kind < kinds::size; ++kind)
+            FRUGAL_TRY(parts::with_kind(kind, [&]<class Kind>(type_tag<Kind>) -> status {
+                if constexpr (detail::shares_inputs<Kind>)
+                    return sequences.template parts<typename Kind::shared_inputs>().front().append(rows, pass.counters());
+                return {};
+            }));
+        return {};
+    }
+    /// What the modules of layer i add to the stream before it.
+    [[nodiscard]] status add_modules([[maybe_unused]] pass_type& pass, [[maybe_unused]] std::size_t i,
+                                     [[maybe_unused]] state& sequences, [[maybe_unused]] const attention::step& of,
+                                     [[maybe_unused]] matrix_view<float> stream) const {
+        if constexpr (has_modules)
+            for (std::size_t m = 0; m < module_dims_.size(); ++m) {
+                if (modules::layer_of(config_, m) != i) continue;
+                typename pass_type::scope scope(pass);
+                FRUGAL_TRY_ASSIGN(const auto added, pass.matrix(stream.rows(), stream.cols()));
+                FRUGAL_TRY(modules::forward(pass, m, module_dims_[m], weights_.modules[m],
+                                            sequences.template parts<typename modules::state>()[m], of, stream, added));
+                FRUGAL_TRY(ops::add(pass, added, stream));
+            }
+        return {};
     }
 
     /// Calls `f(type_tag<List>{}, index, weights) -> status` for every part of the model for which a pass begins a step of the
     /// store, in the order of a pass: List's products with the weights of layer `index` of their kind.
     template <class F>
-    [[nodiscard]] status for_each_part(F&& f) const {
-        [[maybe_unused]] constexpr type_tag<layer::hyper_connection_products> connection;
-        for (std::size_t i = 0; i < config_.layers.size(); ++i) {
-            const layer_weights& w = weights_.layers[i];
-            if constexpr (Spec::ngram_embedding)
-                for (std::size_t m = 0; m < config_.ngrams.size(); ++m)
-                    if (config_.ngrams[m].layer == i) FRUGAL_TRY(f(type_tag<layer::ngram_products>{}, m, weights_.ngrams[m]));
-            if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * i, w.attention_hyper_connection));
-            if (config_.layers[i] == layer_kind::gdn)
-                FRUGAL_TRY(f(type_tag<typename gdn_variant::products>{}, i, w.gdn));
-            else
-                FRUGAL_TRY(f(type_tag<typename attention_variant::products>{}, i, w.attention));
-            if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * i + 1, w.ffn_hyper_connection));
-            FRUGAL_TRY(f(type_tag<layer::dense_ffn_products>{}, i, feed_forward_of(w)));
-            if constexpr (!is_dense) FRUGAL_TRY(f(type_tag<layer::moe_products>{}, i, w.moe));
+    [[nodiscard]] status for_each_list(F&& f) const {
+        for (std::size_t i = 0; i < kinds_.size(); ++i) {
+            const layer_weights<Spec>& w = weights_.layers[i];
+            if constexpr (has_modules)
+                for (std::size_t m = 0; m < module_dims_.size(); ++m)
+                    if (modules::layer_of(config_, m) == i)
+                        FRUGAL_TRY(f(type_tag<typename modules::products>{}, m, weights_.modules[m]));
+            FRUGAL_TRY(residual::for_each_list(2 * i, w.around_mixer, f));
+            FRUGAL_TRY(parts::with_kind(kinds_[i], [&]<class Kind>(type_tag<Kind>) {
+                return f(type_tag<typename Kind::products>{}, i, w.template mixer_as<typename Kind::weights>());
+            }));
+            FRUGAL_TRY(residual::for_each_list(2 * i + 1, w.around_feed_forward, f));
+            FRUGAL_TRY(feed_forward::for_each_list(i, w.feed_forward, f));
         }
-        if constexpr (!is_plain) FRUGAL_TRY(f(connection, 2 * config_.layers.size(), weights_.output_hyper_connection));
+        FRUGAL_TRY(residual::for_each_list(2 * kinds_.size(), weights_.output, f));
         return for_each_head_part(
             [&](std::size_t chunk, std::size_t, const head_weights& part) { return f(type_tag<head_products>{}, chunk, part); });
     }
@@ -373,70 +444,41 @@ private:
         }
         return {};
     }
-    /// The dense block, or the expert that every token goes through.
-    [[nodiscard]] static layer::dense_ffn_weights feed_forward_of(const layer_weights& w) noexcept {
-        return is_dense ? w.dense : w.moe.shared_expert();
-    }
 
-    /// Block `index` of two a layer, between the residual stream's way out and back in.
-    template <class Block>
-    [[nodiscard]] status block(device_type& dev, workspace& scratch, [[maybe_unused]] store_type& store,
-                               [[maybe_unused]] std::size_t index, std::span<const float> norm,
-                               const layer::hyper_connection_weights& around, matrix_view<float> stream, matrix_view<float> mixed,
-                               matrix_view<float> branch, Block&& body) const {
-        workspace::scope scope(scratch);
-        if constexpr (is_plain) {
-            FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, stream, norm, config_.rms_epsilon, mixed));
-            FRUGAL_TRY(body());
-            return ops::add(dev, branch, stream);
-        } else {
-            FRUGAL_TRY_ASSIGN(const auto injection, scratch.matrix(stream.rows(), config_.streams));
-            {
-                FRUGAL_TRY_ASSIGN(auto products,
-                                  store.template begin<layer::hyper_connection_products>(dev, scratch, index, around));
-                FRUGAL_TRY(layer::hyper_connection<norm_weight>::mix(dev, scratch, products, hyper_dims_, around, stream, mixed,
-                                                                     injection));
-            }
-            FRUGAL_TRY(body());
-            return layer::hyper_connection<norm_weight>::inject(dev, injection, branch, stream);
-        }
-    }
-
-    [[nodiscard]] status head(device_type& dev, workspace& scratch, store_type& store, std::span<const std::size_t> wanted,
-                              matrix_view<float> stream, matrix_view<float> logits) const {
+    [[nodiscard]] status head(pass_type& pass, std::span<const std::size_t> wanted, matrix_view<float> stream,
+                              matrix_view<float> logits) const {
         if (wanted.empty()) return {};
-        FRUGAL_TRY_ASSIGN(const auto picked, scratch.matrix(wanted.size(), stream.cols()));
-        FRUGAL_TRY_ASSIGN(const auto final, scratch.matrix(wanted.size(), config_.hidden));
-        for (std::size_t i = 0; i < wanted.size(); ++i)
-            for (std::size_t j = 0; j < stream.cols(); ++j) picked(i, j) = stream(wanted[i], j);
-        if constexpr (is_plain) {
-            FRUGAL_TRY(ops::rms_norm<norm_weight>(dev, picked, weights_.output_norm, config_.rms_epsilon, final));
-        } else {
-            const layer::hyper_connection_weights& mixer = weights_.output_hyper_connection;
-            FRUGAL_TRY_ASSIGN(auto products, store.template begin<layer::hyper_connection_products>(
-                                                 dev, scratch, 2 * config_.layers.size(), mixer));
-            FRUGAL_TRY(
-                layer::hyper_connection<norm_weight>::final_mix(dev, scratch, products, hyper_dims_, mixer, picked, final));
-        }
+        FRUGAL_TRY_ASSIGN(const auto picked, pass.matrix(wanted.size(), stream.cols()));
+        FRUGAL_TRY_ASSIGN(const auto final, pass.input_matrix(wanted.size(), config_.hidden));
+        for (std::size_t i = 0; i < wanted.size(); ++i) std::copy_n(stream.row(wanted[i]), stream.cols(), picked.row(i));
+        FRUGAL_TRY(residual::finish(pass, 2 * kinds_.size(), residual_dims_, weights_.output, picked, final));
         FRUGAL_TRY_ASSIGN(const reuse::product_input input,
-                          reuse::share_input<typename Policies::activations>(dev, scratch, final));
+                          reuse::share_input<typename Policies::activations>(pass.device(), pass.scratch(), final));
         return for_each_head_part([&](std::size_t chunk, std::size_t first, const head_weights& part) -> status {
-            FRUGAL_TRY_ASSIGN(auto products, store.template begin<head_products>(dev, scratch, chunk, part));
+            FRUGAL_TRY_ASSIGN(auto products, pass.template begin<head_products>(chunk, part));
             return products.template multiply<head_product>(input, {logits.cols_range(first, part.head.rows)});
         });
     }
 
-    static constexpr bool is_plain = Spec::residual == residual_kind::plain;
-    static constexpr bool is_dense = Spec::feed_forward == feed_forward_kind::dense;
-    static constexpr std::size_t dense_budget = (std::numeric_limits<std::size_t>::max)() / 2;
+    template <class T>
+    [[nodiscard]] static constexpr std::size_t number_of() noexcept {
+        return number_in<T>(typename types::states{});
+    }
+    template <class T, class... All>
+    [[nodiscard]] static constexpr std::size_t number_in(type_list<All...>) noexcept {
+        std::size_t at = 0, found = 0;
+        ((std::is_same_v<T, All> ? void(found = at++) : void(++at)), ...);
+        return found;
+    }
 
     config config_;
-    weights weights_;
-    std::unique_ptr<ops::rope_table> rope_;  // attention_dims_ points to it; its address survives moves of the model
-    attention::gdn_dims gdn_dims_{};
-    typename attention_variant::dims attention_dims_{};
-    layer::hyper_connection_dims hyper_dims_{};
-    std::vector<layer::ngram_dims> ngram_dims_;
+    weights_type weights_;
+    std::vector<std::size_t> kinds_;         ///< of the layers
+    std::unique_ptr<ops::rope_table> rope_;  // dims point to it; its address survives moves of the model
+    std::vector<typename types::dims> dims_;
+    typename feed_forward::dims feed_forward_dims_;
+    typename residual::dims residual_dims_;
+    std::vector<typename detail::module_types<modules>::dims> module_dims_;
 };
 
 }  // namespace model

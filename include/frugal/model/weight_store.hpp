@@ -13,9 +13,10 @@
 #include "frugal/device/image.hpp"
 #include "frugal/layer/experts.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/weights/image_products.hpp"
-#include "frugal/reuse/weights/products.hpp"
 #include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/weights/image_products.hpp"
+#include "frugal/reuse/weights/pass.hpp"
+#include "frugal/reuse/weights/products.hpp"
 #include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -31,22 +32,9 @@ using head_products = reuse::product_list<head_weights, head_product>;
 
 /// Every product is the CPU's, from the blocks of the file. Holds nothing.
 template <quant::format_list Formats, reuse::activation_sharing_policy Sharing = reuse::default_activation_sharing>
-class FRUGAL_FLAGGED direct_store {
+class FRUGAL_FLAGGED direct_store : public reuse::direct_store<Formats, Sharing> {
 public:
     static constexpr std::size_t head_rows = (std::numeric_limits<std::size_t>::max)();
-    template <class List, class Device>
-    using step = reuse::direct_products<Formats, Device, typename List::weights, Sharing>;
-
-    template <class List, class Device>
-    [[nodiscard]] result<step<List, Device>> begin(Device& dev, workspace& scratch, std::size_t,
-                                                   const typename List::weights& w) {
-        return step<List, Device>(dev, scratch, w);
-    }
-    template <class Device>
-    [[nodiscard]] layer::direct_experts<Formats, Device, Sharing> begin_experts(Device& dev, workspace& scratch, std::size_t,
-                                                                                const layer::moe_weights& w) {
-        return {dev, scratch, w};
-    }
 };
 
 struct FRUGAL_FLAGGED weight_store_options {
@@ -64,6 +52,8 @@ template <device::image_target Device, quant::format_list Formats, reuse::weight
           reuse::activation_sharing_policy Sharing, class Poisoning, class... List>
 class FRUGAL_FLAGGED image_weight_store {
 public:
+    using formats = Formats;
+    using sharing = Sharing;
     using counters_type = std::remove_cvref_t<decltype(std::declval<Device&>().counters())>;
     template <class L>
     using kind = reuse::image_store<L, Device, Formats, Loading, counters_type, Poisoning, Sharing>;

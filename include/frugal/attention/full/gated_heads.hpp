@@ -2,20 +2,19 @@
 /// What full attention and QSA have in common: projections into gated heads, and the way from the heads back.
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
-#include "frugal/attention/batch.hpp"
 #include "frugal/attention/kv_cache.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/pass.hpp"
 #include "frugal/ops/attention/attention.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/reuse/weights/products.hpp"
-#include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/tensor/tensor_name.hpp"
 #include "frugal/tensor/view.hpp"
-#include "frugal/tensor/workspace.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -47,14 +46,57 @@ using full_products = reuse::product_list<full_weights, qkv_product, out_product
 
 namespace detail {
 
-/// A batch as heads.
+/// Errors: invalid_argument. Sizes: model::config.
+template <class Sizes>
+[[nodiscard]] status validate_heads(const Sizes& c) {
+    FRUGAL_TRY(c.positive(c.heads, "attention head count"));
+    FRUGAL_TRY(c.positive(c.kv_heads, "key-value head count"));
+    FRUGAL_TRY(c.positive(c.head_dim, "head size"));
+    FRUGAL_TRY(c.validate_rope());
+    if (c.heads % c.kv_heads != 0)
+        return fail(errc::invalid_argument, c.heads, " attention heads cannot share ", c.kv_heads, " key-value heads");
+    return {};
+}
+/// Their rotary table stays null: the model sets it.
+template <class Dims, class Sizes>
+[[nodiscard]] Dims make_heads(const Sizes& c) {
+    Dims d;
+    d.hidden = c.hidden;
+    d.heads = c.heads;
+    d.kv_heads = c.kv_heads;
+    d.head_dim = c.head_dim;
+    d.eps = c.rms_epsilon;
+    return d;
+}
+template <class File>
+[[nodiscard]] status bind_heads(File& file, const full_dims& d, full_weights& w) {
+    const std::size_t q_rows = 2 * d.heads * d.head_dim, kv_rows = d.kv_heads * d.head_dim;
+    constexpr tensor_name q{"attn_q.weight", "self_attn.q_proj.weight"};
+    constexpr tensor_name fused_name{"attn_qkv.weight", ""};  // some converters use the name that Gated DeltaNet layers have
+    FRUGAL_TRY_ASSIGN(const bool apart, file.has(q));
+    FRUGAL_TRY_ASSIGN(const bool fused, file.has(fused_name));
+    if (!apart && fused) {
+        quant::weight_view all;
+        FRUGAL_TRY(file.matrix(fused_name, q_rows + 2 * kv_rows, d.hidden, all));
+        w.q = all.rows_range(0, q_rows);
+        w.k = all.rows_range(q_rows, kv_rows);
+        w.v = all.rows_range(q_rows + kv_rows, kv_rows);
+    } else {
+        FRUGAL_TRY(file.matrix(q, q_rows, d.hidden, w.q));
+        FRUGAL_TRY(file.matrix({"attn_k.weight", "self_attn.k_proj.weight"}, kv_rows, d.hidden, w.k));
+        FRUGAL_TRY(file.matrix({"attn_v.weight", "self_attn.v_proj.weight"}, kv_rows, d.hidden, w.v));
+    }
+    FRUGAL_TRY(file.matrix({"attn_output.weight", "self_attn.o_proj.weight"}, d.hidden, d.heads * d.head_dim, w.o));
+    FRUGAL_TRY(file.vector({"attn_q_norm.weight", "self_attn.q_norm.weight"}, d.head_dim, w.q_norm));
+    return file.vector({"attn_k_norm.weight", "self_attn.k_norm.weight"}, d.head_dim, w.k_norm);
+}
+
+/// A step as heads.
 struct FRUGAL_FLAGGED projected_heads {
     matrix_view<float> queries_and_gates;  ///< [rows, heads * 2 * head_dim], per head [query | gate]
     matrix_view<float> keys, values;       ///< [rows, kv_heads * head_dim]
-    matrix_view<const float> angles;       ///< [rows, rotary_dim], from ops::rope_angles
 
-    /// Heads of queries with their gates between them: what ops::attention and ops::apply_rope take.
-    [[nodiscard]] matrix_view<const float> queries(const full_dims&) const noexcept { return queries_and_gates; }
+    /// The gates, as heads with queries between them.
     [[nodiscard]] matrix_view<const float> gates(const full_dims& d) const noexcept {
         return {queries_and_gates.data() + d.head_dim, queries_and_gates.rows(), queries_and_gates.cols(),
                 queries_and_gates.stride()};
@@ -68,7 +110,7 @@ struct FRUGAL_FLAGGED projected_heads {
 }
 
 template <class State>
-[[nodiscard]] status check_layer(const full_dims& d, const State& cache, const batch& tokens, matrix_view<const float> x,
+[[nodiscard]] status check_layer(const full_dims& d, const State& cache, const step& of, matrix_view<const float> x,
                                  matrix_view<float> y) {
     if (d.heads == 0 || d.kv_heads == 0 || d.head_dim == 0 || d.heads % d.kv_heads != 0)
         return fail(errc::invalid_argument, "attention of ", d.heads, " heads of ", d.head_dim, " features over ", d.kv_heads,
@@ -77,70 +119,54 @@ template <class State>
     if (cache.kv_heads() != d.kv_heads || cache.head_dim() != d.head_dim)
         return fail(errc::shape_mismatch, "attention of ", d.kv_heads, " key-value heads of ", d.head_dim,
                     " features with a cache of ", cache.kv_heads(), " of ", cache.head_dim());
-    if (x.rows() != tokens.rows() || y.rows() != tokens.rows() || x.cols() != d.hidden || y.cols() != d.hidden)
+    if (x.rows() != of.rows() || y.rows() != of.rows() || x.cols() != d.hidden || y.cols() != d.hidden)
         return fail(errc::shape_mismatch, "attention of x [", x.rows(), ", ", x.cols(), "] into y [", y.rows(), ", ", y.cols(),
-                    "] for ", tokens.rows(), " rows of ", d.hidden);
-    return validate(tokens, cache.sequences());
+                    "] for ", of.rows(), " rows of ", d.hidden);
+    return validate(of.tokens, cache.sequences());
 }
 
 /// Projects, norms and rotates queries and keys, and projects the values, in scratch of the caller's scope.
-template <class NormWeight, class Device, class Products>
-[[nodiscard]] result<projected_heads> project(Device& dev, workspace& scratch, Products& products, const full_dims& d,
-                                              const full_weights& w, const batch& tokens, const reuse::product_input& x) {
+template <class NormWeight, class Pass, class Products, class Step, class Input>
+[[nodiscard]] result<projected_heads> project(Pass& pass, Products& products, const full_dims& d, const full_weights& w,
+                                              const Step& of, const Input& x) {
     projected_heads out;
-    const std::size_t rows = x.rows();
-    FRUGAL_TRY_ASSIGN(out.queries_and_gates, scratch.matrix(rows, d.heads * 2 * d.head_dim));
-    FRUGAL_TRY_ASSIGN(out.keys, scratch.matrix(rows, d.kv_heads * d.head_dim));
-    FRUGAL_TRY_ASSIGN(out.values, scratch.matrix(rows, d.kv_heads * d.head_dim));
-    FRUGAL_TRY_ASSIGN(auto angles, scratch.matrix(rows, d.rope->rotary_dim));
+    const std::size_t rows = of.rows();
+    FRUGAL_TRY_ASSIGN(out.queries_and_gates, pass.matrix(rows, d.heads * 2 * d.head_dim));
+    FRUGAL_TRY_ASSIGN(out.keys, pass.matrix(rows, d.kv_heads * d.head_dim));
+    FRUGAL_TRY_ASSIGN(out.values, pass.matrix(rows, d.kv_heads * d.head_dim));
     FRUGAL_TRY(products.template multiply<qkv_product>(x, {out.queries_and_gates, out.keys, out.values}));
     const auto queries = heads_as_rows(out.queries_and_gates, d.heads, d.head_dim);
     const auto keys = heads_as_rows(out.keys, d.kv_heads, d.head_dim);
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(queries), w.q_norm, d.eps, queries));
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(keys), w.k_norm, d.eps, keys));
-    FRUGAL_TRY(ops::rope_angles(dev, *d.rope, tokens.positions, angles));
-    out.angles = angles;
-    FRUGAL_TRY(ops::apply_rope(dev, *d.rope, out.angles, out.queries_and_gates, d.heads, d.head_dim));
-    FRUGAL_TRY(ops::apply_rope(dev, *d.rope, out.angles, out.keys, d.kv_heads, d.head_dim));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, queries, w.q_norm, d.eps, queries));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, keys, w.k_norm, d.eps, keys));
+    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, out.queries_and_gates, d.heads, d.head_dim));
+    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, out.keys, d.kv_heads, d.head_dim));
     return out;
 }
 
-/// Makes room for the batch in every sequence, then writes its keys and values there, not yet committed.
-template <class Device, class State>
-[[nodiscard]] status write_cache(Device& dev, State& cache, const batch& tokens, const projected_heads& heads) {
-    for (const segment& part : tokens.segments)
-        if (part.sequence != sequence_id::padding) FRUGAL_TRY(cache.reserve(part.sequence, part.count));
-    for (const segment& part : tokens.segments) {
-        if (part.sequence == sequence_id::padding) continue;
-        const std::size_t length = cache.length(part.sequence);
-        dev.run_ranges(part.count, 64, [&](std::size_t begin, std::size_t end) {
-            for (std::size_t r = begin; r < end; ++r)
-                cache.write(part.sequence, length + r, heads.keys.row(part.first + r), heads.values.row(part.first + r));
-        });
-    }
-    return {};
+/// Gates the attended heads and projects them into y.
+template <class Pass, class Products>
+[[nodiscard]] status gate_and_project(Pass& pass, Products& products, const full_dims& d, const projected_heads& heads,
+                                      matrix_view<float> attended, matrix_view<float> y) {
+    FRUGAL_TRY(ops::gate_heads(pass, heads.gates(d), d.heads, attended));
+    return products.template multiply<out_product>(attended, {y});
 }
 
-/// Gates the attended heads and projects them into y; rows of padding become 0.
-template <class Device, class Products>
-[[nodiscard]] status gate_and_project(Device& dev, Products& products, const full_dims& d, const batch& tokens,
-                                      const projected_heads& heads, matrix_view<float> attended, matrix_view<float> y) {
-    FRUGAL_TRY(ops::gate_heads(dev, heads.gates(d), d.heads, attended));
-    FRUGAL_TRY(products.template multiply<out_product>(attended, {y}));
-    // Stored, not multiplied by 0: what a padding row brought may be NaN.
-    for (const segment& part : tokens.segments)
-        if (part.sequence == sequence_id::padding)
-            for (std::size_t r = 0; r < part.count; ++r) std::memset(y.row(part.first + r), 0, y.cols() * sizeof(float));
-    return {};
-}
-
-template <class State>
-void commit(State& cache, const batch& tokens) noexcept {
-    for (const segment& part : tokens.segments)
-        if (part.sequence != sequence_id::padding) cache.commit(part.sequence, part.count);
+/// Rotary angles of a step that stands alone, in scratch of the caller's scope.
+template <device::host_pass Pass>
+[[nodiscard]] result<step> lone_step(Pass& pass, const full_dims& d, const batch& tokens) {
+    if (d.rope == nullptr) return fail(errc::invalid_argument, "attention without a rotary table: set dims.rope");
+    FRUGAL_TRY_ASSIGN(const auto angles, pass.matrix(tokens.rows(), d.rope->rotary_dim));
+    FRUGAL_TRY(ops::rope_angles(pass, *d.rope, tokens.positions, angles));
+    return step{tokens, angles, {}};
 }
 
 }  // namespace detail
+
+// For variants of your own over the same weights.
+using detail::gate_and_project;
+using detail::project;
+using detail::projected_heads;
 
 }  // namespace attention
 

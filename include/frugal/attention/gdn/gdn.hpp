@@ -1,9 +1,12 @@
 #pragma once
 /// The Gated DeltaNet layer of Qwen3.5 and Qwen4-Exp: linear attention whose memory is one matrix a head.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "frugal/attention/batch.hpp"
 #include "frugal/attention/gdn/gdn_state.hpp"
@@ -17,8 +20,9 @@
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/weights/pass.hpp"
 #include "frugal/reuse/weights/products.hpp"
-#include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/tensor/tensor_name.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -62,41 +66,116 @@ struct FRUGAL_FLAGGED gdn {
                   "frugal: attention::gdn needs a state layout: write ops::state_layout::key_major or value_major");
 
     static constexpr std::string_view name = "gdn";
+    static constexpr bool is_recurrent = true;
     using dims = gdn_dims;
     using weights = gdn_weights;
     using products = gdn_products;
     using state = basic_gdn_state<Layout>;
 
-    /// Appends the batch's tokens to their sequences. x, y: [rows, hidden]; they may be the same memory. Padding rows of y are 0.
+    /// The sizes of a model's layer. Sizes: model::config. Errors: invalid_argument.
+    template <class Sizes>
+    [[nodiscard]] static status validate_sizes(const Sizes& c) {
+        FRUGAL_TRY(c.positive(c.key_heads, "linear key head count"));
+        FRUGAL_TRY(c.positive(c.value_heads, "linear value head count"));
+        FRUGAL_TRY(c.positive(c.key_dim, "linear key head size"));
+        FRUGAL_TRY(c.positive(c.value_dim, "linear value head size"));
+        FRUGAL_TRY(c.positive(c.conv_kernel, "convolution kernel"));
+        if (c.value_heads % c.key_heads != 0)
+            return fail(errc::invalid_argument, c.value_heads, " value heads cannot share ", c.key_heads, " key heads");
+        return {};
+    }
+    template <class Sizes>
+    [[nodiscard]] static dims make_dims(const Sizes& c, std::size_t /*layer*/) {
+        return {c.hidden, c.key_heads, c.value_heads, c.key_dim, c.value_dim, c.conv_kernel, c.rms_epsilon};
+    }
+    /// Reads a layer's weights. File: model::layer_file. Errors: its own, invalid_argument (a decay that grows).
+    template <class File>
+    [[nodiscard]] static status bind(File& file, const dims& d, weights& w) {
+        FRUGAL_TRY(file.matrix({"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"}, d.channels(), d.hidden, w.qkv));
+        FRUGAL_TRY(file.matrix({"attn_gate.weight", "linear_attn.in_proj_z.weight"}, d.values(), d.hidden, w.z));
+        FRUGAL_TRY(file.matrix({"ssm_beta.weight", "linear_attn.in_proj_b.weight"}, d.value_heads, d.hidden, w.beta));
+        FRUGAL_TRY(file.matrix({"ssm_alpha.weight", "linear_attn.in_proj_a.weight"}, d.value_heads, d.hidden, w.alpha));
+        FRUGAL_TRY(file.matrix({"ssm_out.weight", "linear_attn.out_proj.weight"}, d.hidden, d.values(), w.out));
+        FRUGAL_TRY(file.convolution({"ssm_conv1d.weight", "linear_attn.conv1d.weight"}, d.channels(), d.conv_kernel, w.conv));
+        FRUGAL_TRY(file.vector({"ssm_dt.bias", "linear_attn.dt_bias", "ssm_dt"}, d.value_heads, w.dt_bias));
+        FRUGAL_TRY(file.vector({"ssm_norm.weight", "linear_attn.norm.weight"}, d.value_dim, w.norm));
+        constexpr tensor_name decay_name{"ssm_a", "linear_attn.A_log"};
+        FRUGAL_TRY_ASSIGN(std::vector<float> decay, file.values(decay_name, d.value_heads));
+        for (float& a : decay) {
+            if constexpr (File::convention::decay_is_log) a = -std::exp(a);
+            if (a > 0)
+                return fail(errc::invalid_argument, "tensor ", file.name(decay_name), " has a positive decay of ", a,
+                            "; a state would grow without bound");
+        }
+        w.a_neg_exp = file.keep(std::move(decay));
+        return {};
+    }
+    /// States of empty sequences. Errors: invalid_argument, out_of_memory.
+    [[nodiscard]] static result<state> make_state(const dims& d, const state_sizes& sizes) {
+        return state::create(d, sizes.sequences, sizes.checkpoints);
+    }
+
+    /// Appends the step's tokens to their sequences. x, y: [rows, hidden]; they may be the same memory. Padding rows of y are 0.
     /// With scan::recurrent the bits of a row depend on its sequence's tokens alone: not on how they are split into calls, on
     /// other sequences, threads or checkpoints. With scan::chunked they depend on where calls begin, and tokens for which a
     /// checkpoint is kept are worked through singly.
-    /// Errors: invalid_argument, shape_mismatch, unsupported_format, out_of_memory: nothing changed.
+    /// Errors: invalid_argument, shape_mismatch, unsupported_format, out_of_memory: nothing changed; those of the pass's products
+    /// too: where the product of `out` fails, the sequences have advanced and must be cleared or restored.
+    template <class Pass, class State, class Step>
+    [[nodiscard]] static status forward(Pass& pass, std::size_t layer, const dims& d, const weights& w, State& sequences,
+                                        const Step& step, matrix_view<const float> x, matrix_view<float> y) {
+        if constexpr (device::host_pass<Pass>) {
+            FRUGAL_TRY(validate(step.tokens, sequences.sequences()));
+            FRUGAL_TRY(check<typename Pass::formats>(d, w, sequences, step.tokens, x, y));
+            if (!any_token(step.tokens)) return clear_padding(step, y);
+        }
+        const std::size_t rows = x.rows(), keys = d.key_heads * d.key_dim;
+        typename Pass::scope scope(pass);
+        FRUGAL_TRY_ASSIGN(auto products, pass.template begin<gdn_products>(layer, w));
+        FRUGAL_TRY_ASSIGN(const auto qkv, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto mixed, pass.matrix(rows, d.channels()));
+        FRUGAL_TRY_ASSIGN(const auto z, pass.matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(const auto read, pass.input_matrix(rows, d.values()));
+        FRUGAL_TRY_ASSIGN(const auto g, pass.matrix(rows, d.value_heads));
+        FRUGAL_TRY_ASSIGN(const auto beta, pass.matrix(rows, d.value_heads));
+        FRUGAL_TRY_ASSIGN(const auto input, products.share(x));
+        FRUGAL_TRY(products.template multiply<gdn_qkv_product>(input, {qkv}));
+        FRUGAL_TRY(products.template multiply<gdn_z_product>(input, {z}));
+        FRUGAL_TRY(products.template multiply<gdn_gates_product>(input, {g, beta}));
+        FRUGAL_TRY(ops::delta_gates(pass, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
+        // From here on sequences change, so what the rest needs is taken, and given back, beforehand.
+        FRUGAL_TRY(make_room(pass, d, rows));
+        FRUGAL_TRY(sequences.convolve(pass, step, qkv, mixed, [&](const auto& in, const auto& history, const auto& out) {
+            return ops::causal_conv1d<ops::activation::silu>(pass, in, w.conv, d.conv_kernel, 1, history, out);
+        }));
+        const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
+        FRUGAL_TRY(ops::grouped_l2_norm(pass, queries_and_keys, d.key_dim, dims::l2_eps, queries_and_keys));
+        FRUGAL_TRY(sequences.recur(pass, step, read, [&](std::size_t first, std::size_t count, const auto& memory) {
+            const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
+            return ops::gated_delta_rule<Pairing, Layout, Scan>(
+                pass, d.rule(), part(mixed.cols_range(0, keys)), part(mixed.cols_range(keys, keys)),
+                part(mixed.cols_range(2 * keys, d.values())), part(g), part(beta), memory, part(read));
+        }));
+        const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
+        const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
+        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, heads, gates, w.norm, d.eps, heads));
+        FRUGAL_TRY(products.template multiply<gdn_out_product>(read, {y}));
+        return clear_padding(step, y);
+    }
+
+    /// The same by itself, from the blocks of the file.
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& sequences,
                                         const batch& b, matrix_view<const float> x, matrix_view<float> y) {
-        reuse::direct_products<Formats, Device, weights> direct(dev, scratch, w);
-        return forward<Formats>(dev, scratch, direct, d, w, sequences, b, x, y);
-    }
-
-    /// The same with products of your own: reuse::direct_products, or what reuse::image_store gives for `products`.
-    /// Errors: theirs too; where the product of `out` fails, the batch's sequences have advanced and must be cleared or restored.
-    template <quant::format_list Formats, device::cpu_target Device, class Products>
-    [[nodiscard]] static status forward(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
-                                        state& sequences, const batch& b, matrix_view<const float> x, matrix_view<float> y) {
-        FRUGAL_TRY(validate(b, sequences.sequences()));
-        FRUGAL_TRY(check<Formats>(d, w, sequences, b, x, y));
-        const bool any = std::any_of(b.segments.begin(), b.segments.end(),
-                                     [](const segment& s) { return s.sequence != sequence_id::padding && s.count != 0; });
-        if (any) FRUGAL_TRY(run(dev, scratch, multiplier, d, w, sequences, b, x, y));
-        for (const segment& s : b.segments)
-            if (s.sequence == sequence_id::padding) fill_rows(y.rows_range(s.first, s.count));
-        return {};
+        reuse::direct_store<Formats> store;
+        reuse::cpu_pass pass(dev, scratch, store);
+        return forward(pass, 0, d, w, sequences, step{b, {}, {}}, x, y);
     }
 
 private:
-    static void fill_rows(matrix_view<float> rows) noexcept {
-        for (std::size_t r = 0; r < rows.rows(); ++r) std::fill_n(rows.row(r), rows.cols(), 0.0f);
+    [[nodiscard]] static bool any_token(const batch& b) noexcept {
+        return std::any_of(b.segments.begin(), b.segments.end(),
+                           [](const segment& s) { return s.sequence != sequence_id::padding && s.count != 0; });
     }
 
     template <class Formats>
@@ -130,72 +209,17 @@ private:
         return vector("norm", w.norm, d.value_dim);
     }
 
-    template <class Device, class Products>
-    [[nodiscard]] static status run(Device& dev, workspace& scratch, Products& multiplier, const dims& d, const weights& w,
-                                    state& sequences, const batch& b, matrix_view<const float> x, matrix_view<float> y) {
-        const std::size_t rows = b.rows(), keys = d.key_heads * d.key_dim;
-        workspace::scope scope(scratch);
-        FRUGAL_TRY_ASSIGN(const auto qkv, scratch.matrix(rows, d.channels()));
-        FRUGAL_TRY_ASSIGN(const auto mixed, scratch.matrix(rows, d.channels()));
-        FRUGAL_TRY_ASSIGN(const auto z, scratch.matrix(rows, d.values()));
-        FRUGAL_TRY_ASSIGN(const auto read, scratch.matrix(rows, d.values()));
-        FRUGAL_TRY_ASSIGN(const auto g, scratch.matrix(rows, d.value_heads));
-        FRUGAL_TRY_ASSIGN(const auto beta, scratch.matrix(rows, d.value_heads));
-        FRUGAL_TRY_ASSIGN(const reuse::product_input input, multiplier.share(x));
-        FRUGAL_TRY(multiplier.template multiply<gdn_qkv_product>(input, {qkv}));
-        FRUGAL_TRY(multiplier.template multiply<gdn_z_product>(input, {z}));
-        FRUGAL_TRY(multiplier.template multiply<gdn_gates_product>(input, {g, beta}));
-        FRUGAL_TRY(ops::delta_gates(dev, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
-        // From here on sequences change, so what the rest needs is taken, and given back, beforehand.
-        FRUGAL_TRY(make_room(dev, scratch, d, x.rows()));
-        for (const segment& s : b.segments) {
-            if (s.sequence != sequence_id::padding) {
-                FRUGAL_TRY(convolve(dev, d, w, sequences, s, qkv, mixed));
-                continue;
-            }
-            fill_rows(mixed.rows_range(s.first, s.count));
-            fill_rows(read.rows_range(s.first, s.count));
-        }
-        const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
-        FRUGAL_TRY(ops::grouped_l2_norm(dev, queries_and_keys, d.key_dim, dims::l2_eps, queries_and_keys));
-        for (const segment& s : b.segments) {
-            if (s.sequence == sequence_id::padding || s.count == 0) continue;
-            const auto remember = [&](std::size_t first, std::size_t count) {
-                const auto part = [&](matrix_view<float> m) { return m.rows_range(s.first + first, count); };
-                return ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, d.rule(), part(mixed.cols_range(0, keys)),
-                                                                    part(mixed.cols_range(keys, keys)),
-                                                                    part(mixed.cols_range(2 * keys, d.values())), part(g),
-                                                                    part(beta), sequences.recurrent(s.sequence), part(read));
-            };
-            const std::size_t kept = sequences.kept(s.count);
-            FRUGAL_TRY(remember(0, s.count - kept));
-            for (std::size_t t = s.count - kept; t < s.count; ++t) {
-                sequences.keep_recurrent(s.sequence, t);
-                FRUGAL_TRY(remember(t, 1));
-            }
-            sequences.advance(s.sequence, s.count);
-        }
-        const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
-        const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
-        FRUGAL_TRY(ops::gated_rms_norm<Gate>(dev, heads, gates, w.norm, d.eps, heads));
-        return multiplier.template multiply<gdn_out_product>(read, {y});
+    template <device::host_pass Pass>
+    [[nodiscard]] static status make_room(Pass& pass, const dims& d, std::size_t rows) {
+        typename Pass::scope scope(pass);
+        const std::size_t product = ops::grouped_matmul_scratch(pass, d.values()) + ops::prepared_scratch(rows, d.values());
+        FRUGAL_TRY_ASSIGN([[maybe_unused]] const auto room,
+                          pass.template array<float>((std::max)(product, ops::gated_delta_rule_scratch<Scan>(pass, d.rule()))));
+        return {};
     }
-
-    template <class Device>
-    [[nodiscard]] static status convolve(Device& dev, const dims& d, const weights& w, state& sequences, const segment& s,
-                                         matrix_view<float> qkv, matrix_view<float> mixed) {
-        const auto in = qkv.rows_range(s.first, s.count);
-        sequences.keep_conv_history(s.sequence, in);
-        return ops::causal_conv1d<ops::activation::silu>(dev, in, w.conv, d.conv_kernel, 1, sequences.conv_history(s.sequence),
-                                                         mixed.rows_range(s.first, s.count));
-    }
-
-    template <class Device>
-    [[nodiscard]] static status make_room(Device& dev, workspace& scratch, const dims& d, std::size_t rows) {
-        workspace::scope scope(scratch);
-        const std::size_t product = ops::grouped_matmul_scratch(dev, d.values()) + ops::prepared_scratch(rows, d.values());
-        FRUGAL_TRY_ASSIGN([[maybe_unused]] const float* room,
-                          scratch.floats((std::max)(product, ops::gated_delta_rule_scratch<Scan>(dev, d.rule()))));
+    /// Elsewhere a pass never runs out of scratch halfway.
+    template <class Pass>
+    [[nodiscard]] static status make_room(Pass&, const dims&, std::size_t) {
         return {};
     }
 };

@@ -4,19 +4,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "frugal/attention/batch.hpp"
 #include "frugal/attention/full/gated_heads.hpp"
 #include "frugal/attention/qsa/qsa_cache.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/pass.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/weights/products.hpp"
 #include "frugal/reuse/inputs/qsa_layout.hpp"
-#include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/weights/products.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
@@ -28,6 +30,8 @@ namespace attention {
 /// below one block to the tail alone. The indexer uses the rotary table of the attention: rotary_dim <= index_dim.
 struct FRUGAL_FLAGGED qsa_dims : full_dims {
     std::size_t index_heads = 0, index_dim = 0, budget = 0;  ///< budget: tokens
+    /// A budget that cuts nothing.
+    static constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)() / 2;
 };
 
 /// Weights of a QSA layer; not owned.
@@ -37,7 +41,8 @@ struct FRUGAL_FLAGGED qsa_weights : full_weights {
     std::span<const float> indexer_q_norm, indexer_k_norm;  ///< [index_dim]
 };
 
-/// The products of a QSA layer; see reuse/products.hpp. Queries of the indexer are needed only where a choice is to be made.
+/// The products of a QSA layer; see reuse/weights/products.hpp. Queries of the indexer are needed only where a choice is to be
+/// made.
 using indexer_q_product = reuse::small_product<&qsa_weights::indexer_q>;
 using indexer_k_product = reuse::small_product<&qsa_weights::indexer_k>;
 using qsa_products = reuse::product_list<qsa_weights, qkv_product, out_product, indexer_q_product, indexer_k_product>;
@@ -80,24 +85,22 @@ void pool_block(const token_store<Scalar>& raw_keys, const reuse::block_ratio& r
     for (std::size_t i = 0; i < dim; ++i) out[i] /= static_cast<float>(ratio.tokens());
 }
 
-/// Projects and writes the raw indexer keys of the batch, then the keys of the blocks that it completes: mean of the raw
-/// keys, norm, rotation at the block's first token. The cache has room reserved.
-template <class NormWeight, class Device, class Products, class Cache>
-[[nodiscard]] status write_index_keys(Device& dev, workspace& scratch, Products& multiplier, const qsa_dims& d,
-                                      const qsa_weights& w, Cache& cache, const reuse::qsa_layout& layout, const batch& tokens,
-                                      const reuse::product_input& x) {
+/// Writes the raw indexer keys of the step, then the keys of the blocks that it completes: mean of the raw keys, norm, rotation
+/// at the block's first token. raw: [rows, index_dim]. The cache has room reserved.
+template <class NormWeight, device::host_pass Pass, class Cache, class Step>
+[[nodiscard]] status write_index_keys(Pass& pass, const qsa_dims& d, const qsa_weights& w, Cache& cache, const Step& of,
+                                      matrix_view<const float> raw) {
     struct completed {
         sequence_id sequence;
         reuse::block_index block;
     };
+    const reuse::qsa_layout& layout = of.shared;
     const reuse::block_ratio ratio = layout.ratio();
-    workspace::scope scope(scratch);
-    FRUGAL_TRY_ASSIGN(auto raw, scratch.matrix(x.rows(), d.index_dim));
-    FRUGAL_TRY(multiplier.template multiply<indexer_k_product>(x, {raw}));
-    FRUGAL_TRY_ASSIGN(auto blocks, scratch.array<completed>(x.rows()));
-    FRUGAL_TRY_ASSIGN(auto positions, scratch.array<rope_position>(x.rows()));
+    typename Pass::scope scope(pass);
+    FRUGAL_TRY_ASSIGN(auto blocks, pass.template array<completed>(raw.rows()));
+    FRUGAL_TRY_ASSIGN(auto positions, pass.template array<rope_position>(raw.rows()));
     std::size_t count = 0;
-    for (const segment& part : tokens.segments) {
+    for (const segment& part : of.tokens.segments) {
         if (part.sequence == sequence_id::padding) continue;
         for (std::size_t r = part.first; r < part.first + part.count; ++r) {
             const reuse::token_rank rank = layout.rows()[r].rank;
@@ -108,26 +111,26 @@ template <class NormWeight, class Device, class Products, class Cache>
         }
     }
     if (count == 0) return {};
-    FRUGAL_TRY_ASSIGN(auto keys, scratch.matrix(count, d.index_dim));
-    dev.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
+    FRUGAL_TRY_ASSIGN(auto keys, pass.matrix(count, d.index_dim));
+    pass.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i)
             pool_block(cache.raw_keys(blocks[i].sequence), ratio, blocks[i].block, keys.row(i));
     });
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(keys), w.indexer_k_norm, d.eps, keys));
-    FRUGAL_TRY(
-        ops::apply_rope(dev, scratch, *d.rope, std::span<const rope_position>(positions.first(count)), keys, 1, d.index_dim));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, keys, w.indexer_k_norm, d.eps, keys));
+    FRUGAL_TRY(ops::apply_rope(pass, pass.scratch(), *d.rope, std::span<const rope_position>(positions.first(count)), keys, 1,
+                               d.index_dim));
     for (std::size_t i = 0; i < count; ++i) cache.write_block_key(blocks[i].sequence, blocks[i].block, keys.row(i));
     return {};
 }
 
 /// Indexer queries, normed and rotated, into out: [rows, index_heads * index_dim].
-template <class NormWeight, class Device, class Products>
-[[nodiscard]] status index_queries(Device& dev, Products& multiplier, const qsa_dims& d, const qsa_weights& w,
-                                   matrix_view<const float> angles, const reuse::product_input& x, matrix_view<float> out) {
-    FRUGAL_TRY(multiplier.template multiply<indexer_q_product>(x, {out}));
+template <class NormWeight, class Pass, class Products, class Step, class Input>
+[[nodiscard]] status index_queries(Pass& pass, Products& products, const qsa_dims& d, const qsa_weights& w, const Step& of,
+                                   const Input& x, matrix_view<float> out) {
+    FRUGAL_TRY(products.template multiply<indexer_q_product>(x, {out}));
     const auto heads = heads_as_rows(out, d.index_heads, d.index_dim);
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(dev, matrix_view<const float>(heads), w.indexer_q_norm, d.eps, heads));
-    return ops::apply_rope(dev, *d.rope, angles, out, d.index_heads, d.index_dim);
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, heads, w.indexer_q_norm, d.eps, heads));
+    return ops::apply_rope(pass, *d.rope, of.angles, out, d.index_heads, d.index_dim);
 }
 
 /// Most tokens that a query attends to.

@@ -94,6 +94,15 @@ public:
         at(s).blocks.commit(ratio_.complete_blocks(length + tokens) - ratio_.complete_blocks(length));
         limit_history(s);
     }
+    /// Makes room for the step in every sequence, then writes its keys and values there, not yet committed. keys, values: [rows,
+    /// kv_heads * head_dim]. Errors: as reserve.
+    template <device::cpu_target Device>
+    [[nodiscard]] status append(Device& dev, const step& of, matrix_view<const float> keys, matrix_view<const float> values) {
+        return detail::append_step(dev, *this, of, keys, values);
+    }
+    /// Makes the step's tokens part of their sequences.
+    void commit(const step& of) noexcept { detail::commit_step(*this, of); }
+
     /// What the kernels read; valid until the sequence's next reserve.
     [[nodiscard]] ops::key_value_view<Scalar> view(sequence_id s) const noexcept { return tokens_.view(s); }
     [[nodiscard]] ops::block_key_view<IndexScalar> block_view(sequence_id s) const noexcept {

@@ -7,6 +7,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cpu/pass.hpp"
 #include "frugal/ops/gated_delta_rule/gated_delta_rule_cpu.hpp"
 #include "frugal/ops/gated_delta_rule/policies.hpp"
 #include "frugal/tensor/view.hpp"
@@ -117,6 +118,14 @@ template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout
         }
     });
     return {};
+}
+/// The same in a pass, which brings the scratch.
+template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major, scan_policy Scan = scan::recurrent,
+          device::host_pass Pass>
+[[nodiscard]] status gated_delta_rule(Pass& pass, const delta_rule_dims& dims, matrix_view<const float> q,
+                                      matrix_view<const float> k, matrix_view<const float> v, matrix_view<const float> g,
+                                      matrix_view<const float> beta, std::span<float> state, matrix_view<float> out) {
+    return gated_delta_rule<Pairing, Layout, Scan>(pass.device(), pass.scratch(), dims, q, k, v, g, beta, state, out);
 }
 
 /// The two gates of a Gated DeltaNet layer, in f32 whatever the activations are:

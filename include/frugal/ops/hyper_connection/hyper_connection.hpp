@@ -1,6 +1,7 @@
 #pragma once
 /// Operators on the residual streams of hyper-connections. A row of streams is [streams][hidden].
 /// Source: Zhu et al. 2024 (arXiv:2409.19606); the gated low-rank form is transformers' `Qwen4ExpTextGatedResidual`.
+#include <algorithm>
 #include <cstddef>
 
 #include "frugal/core/error.hpp"
@@ -23,20 +24,36 @@ namespace detail {
 
 }  // namespace detail
 
+/// Starts the streams as copies of one: x [rows, hidden]; streams [rows, count * hidden]. Errors: shape_mismatch.
+template <device::cpu_target Device>
+[[nodiscard]] status expand_streams(Device& dev, matrix_view<const float> x, matrix_view<float> streams) {
+    const std::size_t hidden = x.cols();
+    if (hidden == 0 || streams.rows() != x.rows() || streams.cols() % hidden != 0)
+        return fail(errc::shape_mismatch, "embedding [", x.rows(), ", ", hidden, "] into streams [", streams.rows(), ", ",
+                    streams.cols(), "]");
+    dev.run_ranges(x.rows(), 8, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r)
+            for (std::size_t c = 0; c < streams.cols(); c += hidden) std::copy_n(x.row(r), hidden, streams.row(r) + c);
+    });
+    return {};
+}
+
 /// x = silu(x / divisor) in place. x: [rows, width].
 template <device::cpu_target Device>
-void divided_silu(Device& dev, float divisor, matrix_view<float> x) {
+[[nodiscard]] status divided_silu(Device& dev, float divisor, matrix_view<float> x) {
     detail::for_each_run(dev, x.rows(), x.cols(), [&](std::size_t r, std::size_t c, std::size_t n) {
         ops::cpu::divided_silu<typename Device::isa>(divisor, x.row(r) + c, n);
     });
+    return {};
 }
 
 /// x = 2 * sigmoid(x / divisor) in place. x: [rows, width].
 template <device::cpu_target Device>
-void divided_double_sigmoid(Device& dev, float divisor, matrix_view<float> x) {
+[[nodiscard]] status divided_double_sigmoid(Device& dev, float divisor, matrix_view<float> x) {
     detail::for_each_run(dev, x.rows(), x.cols(), [&](std::size_t r, std::size_t c, std::size_t n) {
         ops::cpu::divided_double_sigmoid<typename Device::isa>(divisor, x.row(r) + c, n);
     });
+    return {};
 }
 
 /// y = mean over the streams of sigmoid(gate) * x. gate, x: [rows, streams * hidden]; y: [rows, hidden].
