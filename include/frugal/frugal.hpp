@@ -29,6 +29,7 @@
 #include "frugal/attention/gdn/gdn.hpp"
 #include "frugal/attention/qsa/qsa.hpp"
 #include "frugal/attention/step.hpp"
+#include "frugal/attention/value_state.hpp"
 #include "frugal/attention/variant.hpp"
 
 // the policies in one bundle
