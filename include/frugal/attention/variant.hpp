@@ -8,7 +8,6 @@
 #include "frugal/attention/batch.hpp"
 #include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/tensor/view.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
@@ -26,7 +25,9 @@ struct FRUGAL_FLAGGED state_sizes {
 /// - `dims`: its sizes; `weights`: views of what it reads from a file; `products`: its products with these (a
 ///   reuse::product_list);
 /// - `state`: what it keeps of every sequence, with the complete set of operations (parsing_state), made by
-///   `make_state(dims, state_sizes) -> result<state>`.
+///   `make_state(dims, state_sizes) -> result<state>`;
+/// - `forward(pass, layer, dims, weights, state, step, x, y) -> status`, for the passes that it runs in: appends the rows of x to
+///   their sequences; x and y are [rows, hidden]. `layer`: its number, under which the pass knows its products.
 template <class V>
 concept variant = requires(const typename V::dims& dims, const state_sizes& sizes) {
     { V::name } -> std::convertible_to<std::string_view>;
@@ -36,15 +37,6 @@ concept variant = requires(const typename V::dims& dims, const state_sizes& size
     { V::make_state(dims, sizes) } -> std::same_as<result<typename V::state>>;
 }
 &&std::is_copy_constructible_v<typename V::weights>&& parsing_state<typename V::state>;
-
-/// A variant that runs in passes of this kind: `forward(pass, layer, dims, weights, state, step, x, y) -> status` appends the
-/// rows of x to their sequences; x and y are [rows, hidden]. `layer`: number of the layer, under which the pass knows its
-/// products.
-template <class V, class Pass, class State = typename V::state, class Step = step>
-concept runs_on = requires(Pass& pass, std::size_t layer, const typename V::dims& dims, const typename V::weights& weights,
-                           State& state, const Step& rows, matrix_view<const float> x, matrix_view<float> y) {
-    { V::forward(pass, layer, dims, weights, state, rows, x, y) } -> std::same_as<status>;
-};
 
 /// Put `FRUGAL_REQUIRE_ATTENTION_VARIANT(V);` into a class that takes a variant as a parameter.
 #define FRUGAL_REQUIRE_ATTENTION_VARIANT(...)                                                                          \

@@ -97,12 +97,8 @@ struct FRUGAL_FLAGGED cuda_layer_types {
     using ngram = layer::cuda_ngram<norm_weight, device_type>;
 
     [[nodiscard]] static typename attention_kind::dims attention_dims(const config& c) {
-        auto d = attention::detail::make_heads<typename attention_kind::dims>(c);
-        if constexpr (sparse) {
-            d.index_heads = c.index_heads;
-            d.index_dim = c.index_dim;
-            d.budget = c.index_budget;
-        }
+        auto d = attention_kind::make_dims(c, 0);
+        if constexpr (sparse) d.budget = c.index_budget;  // layers that attend to everything are made so one by one
         return d;
     }
     /// Raw keys and positions that are kept: those of a step or of tokens that can be taken back, and of the block that was open
@@ -123,9 +119,9 @@ struct FRUGAL_FLAGGED cuda_layer_dims {
 
     explicit cuda_layer_dims(const config& c)
         : gdn(Types::recurrent_kind::make_dims(c, 0)),
-          attention(Types::attention_dims(c)),
-          moe{c.experts, c.experts_used, c.renormalise_experts},
-          connection{c.hidden, c.streams, c.mix_rank, c.rms_epsilon} {
+          attention(Types::attention_dims(c)) {
+        if constexpr (!Types::is_dense) moe = Types::parts::feed_forward::make_dims(c);
+        if constexpr (!Types::is_plain) connection = Types::parts::residual::make_dims(c);
         if constexpr (Types::has_ngrams)
             for (std::size_t m = 0; m < c.ngrams.size(); ++m) ngrams.push_back(Types::parts::modules::make_dims(c, m));
     }

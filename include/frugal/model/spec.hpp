@@ -72,7 +72,7 @@ struct FRUGAL_FLAGGED pattern {
 
     /// Number of a layer's kind. `recurrent`: what the file says. Errors: unsupported.
     [[nodiscard]] static result<std::size_t> kind_of(std::size_t layer, bool recurrent) {
-        constexpr std::array<std::size_t, sizeof...(Layer)> numbers{number_of<Layer>(kinds{})...};
+        constexpr std::array<std::size_t, sizeof...(Layer)> numbers{kinds::template index_of<Layer>()...};
         constexpr std::array<bool, sizeof...(Layer)> are_recurrent{Layer::is_recurrent...};
         const std::size_t at = layer % sizeof...(Layer);
         if (are_recurrent[at] == recurrent) return numbers[at];
@@ -87,14 +87,6 @@ struct FRUGAL_FLAGGED pattern {
         if (found == kinds::size)
             return fail(errc::unsupported, "layer ", layer, " is ", recurrent ? "" : "not ",
                         "recurrent; the model has no such layers");
-        return found;
-    }
-
-private:
-    template <class L, class... Kind>
-    [[nodiscard]] static constexpr std::size_t number_of(type_list<Kind...>) noexcept {
-        std::size_t at = 0, found = sizeof...(Kind);
-        ((std::is_same_v<L, Kind> ? void(found = at++) : void(++at)), ...);
         return found;
     }
 };

@@ -366,7 +366,8 @@ private:
             FRUGAL_TRY(add_modules(pass, i, sequences, of, stream));
             FRUGAL_TRY(residual::around(pass, 2 * i, residual_dims_, w.around_mixer, stream, mixed, branch, [&]() -> status {
                 return parts::with_kind(kinds_[i], [&]<class Kind>(type_tag<Kind>) -> status {
-                    auto& kept = sequences.template parts<typename Kind::state>()[next[number_of<typename Kind::state>()]++];
+                    using kept_type = typename Kind::state;
+                    auto& kept = sequences.template parts<kept_type>()[next[types::states::template index_of<kept_type>()]++];
                     const auto& d = dims_as<Kind>(i);
                     const auto& own = w.template mixer_as<typename Kind::weights>();
                     if constexpr (detail::shares_inputs<Kind>) {
@@ -458,17 +459,6 @@ private:
             FRUGAL_TRY_ASSIGN(auto products, pass.template begin<head_products>(chunk, part));
             return products.template multiply<head_product>(input, {logits.cols_range(first, part.head.rows)});
         });
-    }
-
-    template <class T>
-    [[nodiscard]] static constexpr std::size_t number_of() noexcept {
-        return number_in<T>(typename types::states{});
-    }
-    template <class T, class... All>
-    [[nodiscard]] static constexpr std::size_t number_in(type_list<All...>) noexcept {
-        std::size_t at = 0, found = 0;
-        ((std::is_same_v<T, All> ? void(found = at++) : void(++at)), ...);
-        return found;
     }
 
     config config_;

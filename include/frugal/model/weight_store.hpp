@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "frugal/core/error.hpp"
+#include "frugal/core/type_list.hpp"
 #include "frugal/device/image.hpp"
 #include "frugal/layer/experts.hpp"
 #include "frugal/quant/weight.hpp"
@@ -62,9 +63,7 @@ public:
     static constexpr std::size_t kinds = sizeof...(List);
     template <class L>
     [[nodiscard]] static constexpr std::size_t number_of() noexcept {
-        std::size_t at = 0, found = kinds;
-        ((std::is_same_v<L, List> ? void(found = at++) : void(++at)), ...);
-        return found;
+        return type_list<List...>::template index_of<L>();
     }
     /// The head is many times the size of a layer: its images are of so many rows each, which bounds the host buffer too.
     static constexpr std::size_t head_rows = 8192;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "frugal/attention/batch.hpp"
+#include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/ops/gated_delta_rule/policies.hpp"
 #include "frugal/tensor/buffer.hpp"
@@ -279,23 +280,18 @@ public:
     template <class Pass, class Step, class F>
     [[nodiscard]] status convolve(Pass&, const Step& step, matrix_view<float> x, matrix_view<float> y, F&& f) {
         for (const segment& s : step.tokens.segments) {
-            const auto out = y.rows_range(s.first, s.count);
-            if (s.sequence == sequence_id::padding) {
-                fill_zero(out);
-                continue;
-            }
+            if (s.sequence == sequence_id::padding) continue;
             const auto in = x.rows_range(s.first, s.count);
             keep_conv_history(s.sequence, in);
-            FRUGAL_TRY(f(in, conv_history(s.sequence), out));
+            FRUGAL_TRY(f(in, conv_history(s.sequence), y.rows_range(s.first, s.count)));
         }
-        return {};
+        return clear_padding(step, y);
     }
     /// Runs the recurrence of each sequence over its rows: `f(first, count, state) -> status`, tokens that can be taken back one
     /// by one. After this the sequences have advanced. Rows of padding become 0 in y, which f writes.
     template <class Pass, class Step, class F>
     [[nodiscard]] status recur(Pass&, const Step& step, matrix_view<float> y, F&& f) {
         for (const segment& s : step.tokens.segments) {
-            if (s.sequence == sequence_id::padding) fill_zero(y.rows_range(s.first, s.count));
             if (s.sequence == sequence_id::padding || s.count == 0) continue;
             const std::size_t others = s.count - kept(s.count);
             FRUGAL_TRY(f(s.first, others, recurrent(s.sequence)));
@@ -305,14 +301,10 @@ public:
             }
             advance(s.sequence, s.count);
         }
-        return {};
+        return clear_padding(step, y);
     }
 
 private:
-    static void fill_zero(matrix_view<float> rows) noexcept {
-        for (std::size_t r = 0; r < rows.rows(); ++r) std::fill_n(rows.row(r), rows.cols(), 0.0f);
-    }
-
     static constexpr std::uint64_t magic = 0x31'65'74'61'74'73'64'67;  // "gdstate1"
     static constexpr std::uint32_t scalar_f32 = 0;                     // the number of f32 among GGUF types
     static constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();

@@ -96,9 +96,7 @@ struct FRUGAL_FLAGGED product_set {
     /// Number of a product's image, and of the mode in which the host computes it.
     template <class P>
     [[nodiscard]] static constexpr std::size_t index_of() noexcept {
-        std::size_t at = 0, found = size;
-        ((std::is_same_v<P, Product> ? void(found = at++) : void(++at)), ...);
-        return found;
+        return type_list<Product...>::template index_of<P>();
     }
     template <class P>
     using packer = typename tables::template of<index_of<P>(), typename P::members>::packer;

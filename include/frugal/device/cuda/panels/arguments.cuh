@@ -67,6 +67,20 @@ struct block_rows {
     FRUGAL_DEVICE bool wants(int t) const { return !grouped || t < count; }
 };
 
+/// Adds the partial sums of the block's warps, [panel][token][row], and stores them into its rows of y, those of panels from
+/// `first_panel` on. After a barrier of the block.
+template <int Tokens, class Rows, int Sums>
+FRUGAL_DEVICE void store_sums(const matvec_arguments& a, const Rows& rows, int first_panel, const matvec_shared<Sums>& shared) {
+    for (int s = static_cast<int>(threadIdx.x); s < Sums; s += 32 * matvec_warps) {
+        float all = 0.0f;
+        FRUGAL_UNROLL
+        for (int w = 0; w < matvec_warps; ++w) all += shared.partial[w][s];
+        const int p = s / (Tokens * 16), t = s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
+        if (t < rows.count && r < a.rows)
+            a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = all;
+    }
+}
+
 }  // namespace device::gpu::panels
 
 namespace device::gpu::detail {

@@ -131,14 +131,7 @@ __global__ void __launch_bounds__(32 * matvec_warps, 1) matvec_codes(matvec_argu
         }
     }
     __syncthreads();
-    for (int s = thread; s < sums; s += 32 * matvec_warps) {
-        float all = 0.0f;
-        FRUGAL_UNROLL
-        for (int w = 0; w < matvec_warps; ++w) all += shared.partial[w][s];
-        const int p = s / (Tokens * 16), t = s / 16 % Tokens, r = (first_panel + p) * 16 + s % 16;
-        if (t < rows.count && r < a.rows)
-            a.y[static_cast<std::size_t>(rows.y(a, t)) * a.y_stride + static_cast<std::size_t>(r)] = all;
-    }
+    store_sums<Tokens>(a, rows, first_panel, shared);
 }
 
 inline constexpr int tile_warps = 4;    ///< panels of a block: one a warp
