@@ -49,6 +49,15 @@ void check_every_task_once(Executor& pool, std::size_t n) {
     CHECK(wrong == 0);
 }
 
+TEST_CASE("a constant executor whose run() is const serves a device") {
+    const fg::device::serial_executor serial{};
+    fg::device::cpu<> cpu(serial);
+    std::size_t done = 0;
+    cpu.run(5, [&](std::size_t task) { done += task; });
+    CHECK(done == 10);
+    CHECK(cpu.concurrency() == 1);
+}
+
 FOR_EACH_EXECUTOR("every task runs once, whatever the number of tasks and threads") {
     for (std::size_t threads : {1u, 2u, 3u, 8u}) {
         executor pool(threads, thread_limit::insist);

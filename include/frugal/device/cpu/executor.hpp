@@ -53,9 +53,26 @@ public:
         requires(!std::is_same_v<std::remove_cv_t<E>, executor_ref>)
     executor_ref(E& e)
     noexcept  // NOLINT: implicit by design
-        : object_(std::addressof(e)),
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(e)))),
           concurrency_([](void* object) { return static_cast<std::size_t>(static_cast<E*>(object)->concurrency()); }),
           run_([](void* object, std::size_t n, task_ref f) { static_cast<E*>(object)->run(n, f); }) {}
+    /// Anything else, so that the compiler says what is wrong with it.
+    template <class E>
+        requires(!std::is_same_v<std::remove_cvref_t<E>, executor_ref> &&
+                 !(std::is_lvalue_reference_v<E> && executor<std::remove_reference_t<E>>))
+    executor_ref(E&&)
+    noexcept {  // NOLINT: implicit by design
+        constexpr bool runs = executor<std::remove_cvref_t<E>>, named = std::is_lvalue_reference_v<E>;
+        static_assert(runs,
+                      "frugal: a device runs its tasks on an executor, an object with concurrency() and run(n, "
+                      "device::task_ref); write device::fork_join_executor threads; device::cpu<> cpu(threads);");
+        static_assert(named || !runs,
+                      "frugal: a device refers to its executor, and a temporary one is gone too early; give it a name: "
+                      "device::fork_join_executor threads; device::cpu<> cpu(threads);");
+        static_assert(!named || !runs,
+                      "frugal: a device calls run() of its executor, which this constant one does not allow; declare it "
+                      "without const");
+    }
 
     [[nodiscard]] std::size_t concurrency() const { return concurrency_(object_); }
     void run(std::size_t n, task_ref f) const {
