@@ -16,9 +16,19 @@ namespace device {
 
 /// CPU target: kernels of one instruction set, tasks on the given executor, counting as the policy says, products with
 /// activations in the given form.
-template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off,
-          device::activation_policy Activations = device::default_activations>
+/// Isa: an isa::tag; Counters: a counter_policy; Activations: a device::activation_policy.
+template <class Isa = frugal::isa::native, class Counters = counters_off, class Activations = device::default_activations>
 class FRUGAL_FLAGGED cpu {
+    static_assert(frugal::isa::tag<Isa>,
+                  "frugal: device::cpu<Isa, Counters, Activations> takes an instruction set first; write isa::native or "
+                  "another tag of isa::all");
+    static_assert(counter_policy<Counters>,
+                  "frugal: device::cpu<Isa, Counters, Activations> takes a way to count second; write counters_off or "
+                  "counters_on");
+    static_assert(activation_policy<Activations>,
+                  "frugal: device::cpu<Isa, Counters, Activations> takes a form of activations third; write "
+                  "device::f32_activations, device::q8_activations or device::bf16_activations");
+
 public:
     using isa = Isa;
     using activations = Activations;

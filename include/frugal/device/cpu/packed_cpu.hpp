@@ -19,9 +19,13 @@ namespace device {
 /// A cpu<Isa, Counters, Activations> whose images are panels (quant/panels.hpp), multiplied by ops::image_matmul: the same bits
 /// as from the file's blocks. Once an image is there, the file's blocks are not read again.
 /// Formats: those that it packs; a list of your own formats may stand here.
-template <isa::tag Isa = frugal::isa::native, counter_policy Counters = counters_off, quant::format_list Formats = quant::all,
-          device::activation_policy Activations = device::default_activations>
+template <class Isa = frugal::isa::native, class Counters = counters_off, class Formats = quant::all,
+          class Activations = device::default_activations>
 class packed_cpu : public cpu<Isa, Counters, Activations> {
+    static_assert(quant::format_list<Formats>,
+                  "frugal: device::packed_cpu<Isa, Counters, Formats, Activations> takes the formats that it packs third; "
+                  "write quant::all or quant::list<...>");
+
 public:
     using image = quant::panel_weights;
     using source = quant::weight_view;
