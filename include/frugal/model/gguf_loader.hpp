@@ -238,9 +238,10 @@ namespace detail {
 }
 
 /// Binds a GGUF file's tensors. The file must outlive the weights.
-template <specification Spec, quant::format_list Formats>
+template <specification Spec, class Formats>
 [[nodiscard]] result<weights<Spec>> read_weights(const io::gguf_file& file, const config& sizes,
                                                  const load_options& options = {}) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     return bind<Spec, convention::gguf, Formats>(gguf_source(file), sizes, tensor_names<convention::gguf>{},
                                                  bind_options{options.check_tensors});
 }

@@ -287,8 +287,9 @@ template <class Store>
 
 /// Binds a checkpoint's tensors. The store must outlive the weights. Errors: those of bind, and unsupported for a tensor of the
 /// trunk that no part of the model reads, such as a bias.
-template <specification Spec, quant::format_list Formats, class Store>
+template <specification Spec, class Formats, class Store>
 [[nodiscard]] result<weights<Spec>> read_weights(const Store& store, const config& sizes, const load_options& options = {}) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     return bind<Spec, convention::hugging_face, Formats>(hugging_face_source<Store>(store), sizes, hugging_face_names(store),
                                                          bind_options{options.check_tensors});
 }

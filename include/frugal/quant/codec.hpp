@@ -61,8 +61,9 @@ template <encodable_format F>
 }
 
 /// Name of the format of the list with this type. Errors: unsupported_format.
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] result<std::string_view> name_of(type_id type) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     std::string_view name;
     FRUGAL_TRY(visit<Formats>(type, [&]<class F>(type_tag<F>) { name = F::name; }));
     return name;
@@ -70,8 +71,9 @@ template <format_list Formats>
 
 /// Whether every scale of the matrix is finite; formats that cannot tell are decoded and their values looked at.
 /// Errors: unsupported_format, shape_mismatch, not_finite (names the first bad row).
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] status check_finite(const weight_view& w) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     FRUGAL_TRY(check_weight_view<Formats>(w));
     status found;
     FRUGAL_TRY(visit<Formats>(w.type, [&]<class F>(type_tag<F>) {
@@ -97,8 +99,9 @@ template <format_list Formats>
 
 /// All weights of a matrix as floats, row after row. Errors: unsupported_format, shape_mismatch, out_of_memory (the number of
 /// weights is beyond the address space).
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] result<std::vector<float>> dequantize(const weight_view& w) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     FRUGAL_TRY(check_weight_view<Formats>(w));
     if (w.cols != 0 && w.rows > (std::numeric_limits<std::size_t>::max)() / sizeof(float) / 2 / w.cols)
         return fail(errc::out_of_memory, w.rows, " x ", w.cols, " floats are beyond the address space");

@@ -33,6 +33,12 @@ inline constexpr bool is_list<list<F...>> = true;
 template <class L>
 concept format_list = is_list<L>;
 
+/// Put `FRUGAL_REQUIRE_FORMATS(Formats);` first into a function that takes a list as a parameter.
+#define FRUGAL_REQUIRE_FORMATS(...)                                                                                       \
+    static_assert(::frugal::quant::format_list<__VA_ARGS__>,                                                              \
+                  "frugal: a list of formats is needed here, even of a single one; write quant::list<quant::q4_k>, with " \
+                  "all formats that the file may hold, or quant::all")
+
 namespace detail {
 template <class... F, class Visitor>
 bool visit_list(list<F...>, type_id type, Visitor&& visitor) {
@@ -42,8 +48,9 @@ bool visit_list(list<F...>, type_id type, Visitor&& visitor) {
 
 /// Calls `visitor(type_tag<F>{})` for the format F of the list whose type is `type`.
 /// Errors: unsupported_format, naming the type and the list.
-template <format_list Formats, class Visitor>
+template <class Formats, class Visitor>
 [[nodiscard]] status visit(type_id type, Visitor&& visitor) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     if (detail::visit_list(Formats{}, type, visitor)) return {};
     return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type),
                 " is not among the formats compiled: ", Formats::names());

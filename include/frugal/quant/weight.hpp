@@ -28,8 +28,9 @@ struct weight_view {
 
 /// Bytes of a row of `cols` weights. Errors: unsupported_format (names the type and the list), shape_mismatch (`cols` is not a
 /// multiple of the format's block), out_of_memory (beyond the address space).
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] result<std::size_t> row_bytes(type_id type, std::size_t cols) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     std::size_t bytes = 0;
     status checked;
     FRUGAL_TRY(visit<Formats>(type, [&]<class F>(type_tag<F>) {
@@ -47,8 +48,9 @@ template <format_list Formats>
 
 /// Checks that a view made by hand can be read: type in the list, whole blocks, rows that do not overlap, data present.
 /// Errors: those of row_bytes; shape_mismatch, invalid_argument.
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] status check_weight_view(const weight_view& w) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     FRUGAL_TRY_ASSIGN(const std::size_t bytes, row_bytes<Formats>(w.type, w.cols));
     if (w.row_bytes < bytes)
         return fail(errc::shape_mismatch, "weight rows ", w.row_bytes, " bytes apart cannot hold rows of ", bytes, " bytes");
@@ -59,9 +61,10 @@ template <format_list Formats>
 
 /// Checks that `data` holds exactly rows x cols weights of a format of the list, and makes the view.
 /// Errors: those of row_bytes; shape_mismatch (too few or too many bytes).
-template <format_list Formats>
+template <class Formats>
 [[nodiscard]] result<weight_view> make_weight_view(type_id type, std::span<const std::byte> data, std::size_t rows,
                                                    std::size_t cols) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     FRUGAL_TRY_ASSIGN(const std::size_t row_size, row_bytes<Formats>(type, cols));
     if (row_size != 0 && rows > data.size() / row_size)
         return fail(errc::shape_mismatch, rows, " rows of ", row_size, " bytes do not fit in ", data.size(), " bytes");

@@ -22,6 +22,14 @@ public:
         requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
     FRUGAL_ALWAYS_INLINE constexpr matrix_view(matrix_view<U> other) noexcept
         : data_(other.data()), rows_(other.rows()), cols_(other.cols()), stride_(other.stride()) {}
+    /// The reverse is a mistake, most often an input in the place of an output.
+    template <class U>
+        requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
+    constexpr matrix_view(matrix_view<U>) noexcept {
+        static_assert(!std::is_same_v<U, const T>,
+                      "frugal: a matrix_view of constant elements cannot be written to; pass a matrix_view<float> here (of an "
+                      "operator's matrices the results come last)");
+    }
 
     [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr T* data() const noexcept { return data_; }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t rows() const noexcept { return rows_; }

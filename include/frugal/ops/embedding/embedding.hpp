@@ -16,9 +16,10 @@ namespace ops {
 
 /// y[i] = row rows[i] of the table, decoded to f32. y: [rows.size(), table.cols].
 /// Errors: shape_mismatch, unsupported_format, invalid_argument (a row outside the table; nothing is written then).
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] status embedding_rows(Device& dev, const quant::weight_view& table, std::span<const std::int64_t> rows,
                                     matrix_view<float> y) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     if (y.rows() != rows.size() || y.cols() != table.cols)
         return fail(errc::shape_mismatch, "look-up of ", rows.size(), " rows of a table [", table.rows, ", ", table.cols,
                     "] into y [", y.rows(), ", ", y.cols(), "]");
@@ -38,8 +39,9 @@ template <quant::format_list Formats, device::cpu_target Device>
 }
 
 /// y = all rows of the matrix, decoded to f32. y: [w.rows, w.cols]. Errors: shape_mismatch, unsupported_format, invalid_argument.
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] status dequantize(Device& dev, const quant::weight_view& w, matrix_view<float> y) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     if (y.rows() != w.rows || y.cols() != w.cols)
         return fail(errc::shape_mismatch, "weights [", w.rows, ", ", w.cols, "] dequantised into y [", y.rows(), ", ", y.cols(),
                     "]");

@@ -90,8 +90,9 @@ template <device::cpu_target Device>
 
 /// Whether products of `dev` read f32 activations for weights of this type, not only codes or rounded ones.
 /// Precondition: the type is in the list.
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] bool reads_values(const Device&, quant::type_id type) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     bool read = true;
     using activations = device::activations_of<Device>;
     if constexpr (activations::quantized || activations::rounded)

@@ -32,8 +32,9 @@ template <device::cpu_target Device>
 /// Computes every product, each with the bits that ops::matmul gives for it alone. All are cut into tasks of one parallel
 /// region: a mixture of experts has many small ones. Types may differ; no y may overlap another y or any x.
 /// A product without tokens reads nothing. Errors: shape_mismatch, unsupported_format, out_of_memory; nothing is computed then.
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] status grouped_matmul(Device& dev, workspace& scratch, std::span<const matmul_product> products) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     const auto panels_of = [&](std::size_t i) {
         return products[i].x.rows == 0 ? 0 : (products[i].w.rows + quant::panel_rows - 1) / quant::panel_rows;
     };

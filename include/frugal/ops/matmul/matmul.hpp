@@ -28,9 +28,10 @@ template <quant::format_list Formats>
 /// (quant/activations.hpp says with which error). x: [tokens, w.cols], y: [tokens, w.rows]; x and y must not overlap.
 /// The same bits for any number of threads and any split of the tokens, and as from an image of the same weights.
 /// Errors: shape_mismatch, unsupported_format, invalid_argument, out_of_memory.
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] status matmul(Device& dev, workspace& scratch, const quant::weight_view& w, matrix_view<const float> x,
                             matrix_view<float> y) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     FRUGAL_TRY(detail::check_matmul<Formats>(w, x, y));
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(const prepared_activations ready, prepare_activations(dev, scratch, x));

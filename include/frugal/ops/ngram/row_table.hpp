@@ -60,8 +60,9 @@ private:
 
 /// y[i] = row rows[i] of the table, decoded to f32; a negative entry gives zeros. y: [rows.size(), table.cols()].
 /// Errors: shape_mismatch, invalid_argument (a row beyond the table), unsupported_format; nothing is written then.
-template <quant::format_list Formats, device::cpu_target Device>
+template <class Formats, device::cpu_target Device>
 [[nodiscard]] status table_rows(Device& dev, const row_table& table, std::span<const std::int64_t> rows, matrix_view<float> y) {
+    FRUGAL_REQUIRE_FORMATS(Formats);
     if (y.rows() != rows.size() || y.cols() != table.cols())
         return fail(errc::shape_mismatch, rows.size(), " rows of ", table.cols(), " into [", y.rows(), ", ", y.cols(), "]");
     for (const quant::weight_view& shard : table.shards()) FRUGAL_TRY(quant::visit<Formats>(shard.type, [](auto) {}));
