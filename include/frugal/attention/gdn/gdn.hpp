@@ -60,6 +60,7 @@ struct FRUGAL_FLAGGED gdn {
     static_assert(ops::head_pairing_policy<Pairing>,
                   "frugal: attention::gdn needs a head pairing: write gdn<ops::head_pairing::grouped> for Hugging Face weights, "
                   "gdn<ops::head_pairing::tiled> for GGUF");
+    FRUGAL_REQUIRE_ACTIVATION(Gate);
     static_assert(ops::scan_policy<Scan>,
                   "frugal: attention::gdn needs a scan: write ops::scan::recurrent or ops::scan::chunked<64>");
     static_assert(ops::state_layout_policy<Layout>,

@@ -1,6 +1,7 @@
 #pragma once
 /// Elementwise activations, as functions and as tag types that kernels take.
 #include <cmath>
+#include <concepts>
 #include <string_view>
 
 #include "frugal/core/config.hpp"
@@ -39,6 +40,22 @@ struct sigmoid {
     FRUGAL_ALWAYS_INLINE FRUGAL_HOST_DEVICE static float apply(float x) noexcept { return ops::sigmoid(x); }
 };
 }  // namespace activation
+
+/// An activation: `name` and `apply(x)`.
+template <class A>
+concept activation_function = requires(float x) {
+    { A::name } -> std::convertible_to<std::string_view>;
+    { A::apply(x) }
+    noexcept->std::same_as<float>;
+};
+static_assert(activation_function<activation::identity> && activation_function<activation::silu> &&
+              activation_function<activation::sigmoid>);
+
+/// Put `FRUGAL_REQUIRE_ACTIVATION(A);` first into what takes an activation, or a gate, as a parameter.
+#define FRUGAL_REQUIRE_ACTIVATION(...)                                                                                    \
+    static_assert(::frugal::ops::activation_function<__VA_ARGS__>,                                                        \
+                  "frugal: an activation or gate is a type; write ops::activation::silu, sigmoid or identity, or one of " \
+                  "your own with a name and static float apply(float) noexcept")
 
 }  // namespace ops
 

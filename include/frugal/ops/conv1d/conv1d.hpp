@@ -22,6 +22,7 @@ namespace ops {
 template <class Activation, device::cpu_target Device>
 [[nodiscard]] status causal_conv1d(Device& dev, matrix_view<const float> x, std::span<const float> w, std::size_t kernel,
                                    std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
+    FRUGAL_REQUIRE_ACTIVATION(Activation);
     if (kernel == 0 || (kernel > 1 && dilation == 0))
         return fail(errc::invalid_argument, "convolution with kernel ", kernel, " and dilation ", dilation);
     if (kernel > 1 && dilation > (std::numeric_limits<std::size_t>::max)() / (kernel - 1))

@@ -76,6 +76,7 @@ template <device::cpu_target Device>
 template <class Gate, device::cpu_target Device>
 [[nodiscard]] status gated_rms_norm(Device& dev, matrix_view<const float> x, matrix_view<const float> gate,
                                     std::span<const float> w, float eps, matrix_view<float> y) {
+    FRUGAL_REQUIRE_ACTIVATION(Gate);
     FRUGAL_TRY(detail::check_norm(x, w.size(), x.cols(), y));
     if (gate.rows() != x.rows() || gate.cols() != x.cols())
         return fail(errc::shape_mismatch, "gated norm of [", x.rows(), ", ", x.cols(), "] with a gate [", gate.rows(), ", ",
