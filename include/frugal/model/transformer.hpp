@@ -126,6 +126,7 @@ std::tuple<std::vector<T>...> vectors(type_list<T...>);
 /// be done is said by the types that the spec lists.
 template <specification Spec, class Convention = convention::gguf, class Policies = policies<>>
 class FRUGAL_FLAGGED transformer {
+    FRUGAL_REQUIRE_CONVENTION(Convention);
     static_assert(policy_bundle<Policies>,
                   "frugal: model::transformer takes its policies as one bundle; write transformer<spec, convention, "
                   "policies<quant::list<...>, device::cpu<...>>>, in any order, or leave them out");
