@@ -1,6 +1,7 @@
 #pragma once
 /// Instruction sets as tags. The tag is part of the name of every kernel, so objects compiled with different flags never
-/// share a symbol. A new one = one line in FRUGAL_CPU_ISAS and its flags in kernels/CMakeLists.txt.
+/// share a symbol. A new one = its line in FRUGAL_CPU_ISAS and what its flags define here, a probe in cpuid.hpp, and its flags in
+/// kernels/CMakeLists.txt.
 #include <concepts>
 #include <cstddef>
 #include <string_view>
