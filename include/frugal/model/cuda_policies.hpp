@@ -27,6 +27,11 @@ struct FRUGAL_FLAGGED cuda_policies {
     static_assert(cuda_device<typename Policies::device>,
                   "frugal: model::cuda_decoder runs on NVIDIA GPUs; write policies<device::cuda<...>>, or use "
                   "model::transformer");
+    static_assert(std::is_same_v<typename Policies::loading, reuse::default_weight_loading> &&
+                      std::is_same_v<typename Policies::inputs, reuse::default_shared_inputs> &&
+                      std::is_same_v<typename Policies::activations, reuse::default_activation_sharing>,
+                  "frugal: model::cuda_decoder uploads weights once and shares inputs and activations in every step; leave out "
+                  "other ways to load or share, or use model::transformer");
 };
 
 namespace detail {
@@ -52,13 +57,17 @@ template <class... Kind>
 template <specification Spec, class Convention, class Policies>
 struct FRUGAL_FLAGGED cuda_spec {
     using parts = parts_of<Spec, Convention, Policies>;
-    static_assert(detail::all_run_on_cuda(typename parts::kinds{}) &&
-                      (std::is_same_v<typename parts::feed_forward, layer::dense> ||
-                       std::is_same_v<typename parts::feed_forward, layer::mixture_of_experts>)&&(
-                          std::is_same_v<typename parts::residual, layer::plain_residual<typename Convention::norm_weight>> ||
-                          std::is_same_v<typename parts::residual, layer::hyper_connection<typename Convention::norm_weight>>),
-                  "frugal: model::cuda_decoder runs models of attention::gdn and one of attention::full and qsa, with the "
-                  "library's own feed-forward and residual; run others by model::transformer on a CPU");
+    static_assert(
+        detail::all_run_on_cuda(typename parts::kinds{}) &&
+            (std::is_same_v<typename parts::feed_forward, layer::dense> ||
+             std::is_same_v<
+                 typename parts::feed_forward,
+                 layer::mixture_of_experts>)&&(std::is_same_v<typename parts::residual,
+                                                              layer::plain_residual<typename Convention::norm_weight>> ||
+                                               std::is_same_v<typename parts::residual,
+                                                              layer::hyper_connection<typename Convention::norm_weight>>),
+        "frugal: model::cuda_decoder runs models of attention::gdn and one of attention::full and qsa, with the "
+        "library's own feed-forward and residual; run others by model::transformer on a CPU");
 };
 
 }  // namespace model
