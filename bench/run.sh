@@ -11,6 +11,8 @@
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 groups=$(sed -n '/^set(groups/,/^)/{/^ /s/^ *//p;}' "$root/bench/CMakeLists.txt")
+groups="compile
+$groups" # compile is no program, but how long the compiler takes for some
 
 case "${1:-}" in
     '' | -h | --help)
@@ -57,11 +59,12 @@ log="$build/run.log"
 targets=
 new=
 for group in $chosen; do
+    [ "$group" != compile ] || continue
     targets="$targets bench_$group"
     [ -f "$build/bench/bench_$group" ] || new="$new $group"
 done
 [ -z "$new" ] || echo "building$new, once; this takes minutes" >&2
-{
+[ -z "$targets" ] || {
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_BENCH=ON -DFRUGAL_BUILD_TESTS=OFF \
         -DFRUGAL_BUILD_EXAMPLES=OFF &&
         cmake --build "$build" --target $targets --parallel "$(jobs)"
@@ -107,8 +110,12 @@ result=0
 for group in $chosen; do
     code=0
     rm -f "$build/$group.json"
-    "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" \
-        >"$build/$group.txt" 2>"$build/$group.err" || code=$?
+    if [ "$group" = compile ]; then
+        python3 -B "$root/bench/compile/measure.py" >"$build/$group.txt" 2>"$build/$group.err" || code=$?
+    else
+        "$build/bench/bench_$group" --benchmark_out="$build/$group.json" --benchmark_out_format=json "$@" \
+            >"$build/$group.txt" 2>"$build/$group.err" || code=$?
+    fi
     if [ "$format" = json ]; then
         if [ -f "$build/$group.json" ]; then cat "$build/$group.json"; fi
     else

@@ -3,7 +3,7 @@
 set -eu
 bench=$1 tools=$2
 cd /
-listed=$(sh "$bench/run.sh" | sed -n 's/^groups: //p' | tr ' ' '\n' | sort)
+listed=$(sh "$bench/run.sh" | sed -n 's/^groups: //p' | tr ' ' '\n' | grep -vx compile | sort)
 present=$(for file in "$bench"/*/*.cpp; do case $file in */support/* | */cuda/*) ;; *) basename "$file" .cpp ;; esac; done | sort)
 [ "$listed" = "$present" ] || {
     echo "groups listed: $listed; files: $present" >&2
@@ -51,6 +51,29 @@ if grep 'benchmark_format' "$folder/build/matmul.txt"; then exit 1; fi
 run matmul --benchmark_format=xml
 [ "$code" = 2 ]
 holds err 'console or json'
+
+# What the compiler takes, with one that takes twice as long for one program as for the others; the cache before it is left out.
+cat >"$folder/compiler" <<'COMPILER'
+#!/bin/sh
+case "$*" in
+    --version) echo "fake 1.0" && exit 0 ;;
+    *-fsyntax-only*) exit 0 ;;
+    */gdn_layer.cpp*) left=400000 ;;
+    *) left=200000 ;;
+esac
+while [ "$left" -gt 0 ]; do left=$((left - 1)); done
+COMPILER
+chmod +x "$folder/compiler"
+CXX="ccache $folder/compiler"
+export CXX
+run compile
+[ "$code" = 0 ]
+holds out 'fake 1.0'
+for name in $(cd "$bench/compile/programs" && ls); do
+    [ "$name" = eigen.cpp ] || holds out "figure compile.${name%.cpp}.vs_eigen "
+done
+awk '$2 == "compile.gdn_layer.vs_eigen" { slow = $3 } $2 == "compile.matmul.vs_eigen" { fast = $3 }
+    END { exit !(slow > 1.4 * fast) }' "$folder/build/figures.txt"
 
 # Without its packages a Python has no matplotlib.
 code=0

@@ -1,0 +1,3 @@
+// What the others are compared with.
+#include <Eigen/Core>
+int main() {}

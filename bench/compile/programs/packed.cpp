@@ -1,0 +1,11 @@
+// A pass of Qwen3.5 on a device that keeps packed weights.
+#include "frugal/device/cpu/packed_cpu.hpp"
+#include "frugal/model/transformer.hpp"
+
+namespace fg = frugal;
+using model = fg::model::transformer<fg::model::qwen35, fg::model::convention::gguf, fg::policies<fg::device::packed_cpu<>>>;
+
+fg::status step(const model& m, model::device_type& device, fg::workspace& scratch, model::store_type& weights,
+                model::state& state, const fg::model::token_batch& tokens, fg::matrix_view<float> logits) {
+    return m.forward(device, scratch, weights, state, tokens, logits);
+}

@@ -1,0 +1,10 @@
+// A pass of Qwen3.5 with all formats and the default policies.
+#include "frugal/model/transformer.hpp"
+
+namespace fg = frugal;
+using model = fg::model::transformer<fg::model::qwen35, fg::model::convention::gguf, fg::policies<>>;
+
+fg::status step(const model& m, model::device_type& device, fg::workspace& scratch, model::store_type& weights,
+                model::state& state, const fg::model::token_batch& tokens, fg::matrix_view<float> logits) {
+    return m.forward(device, scratch, weights, state, tokens, logits);
+}
