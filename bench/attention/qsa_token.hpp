@@ -40,7 +40,7 @@ public:
           narrow_(random_blocks<fg::quant::q5_0>(std::size_t{1} << 22, 12)) {  // 92 MB
         const fg::model::config sizes = config();
         model_ = std::make_unique<model_type>(model_type::create(sizes, make(sizes)).value());
-        store_ = std::make_unique<typename model_type::store_type>(model_->make_store().value());
+        pass_ = std::make_unique<typename model_type::pass_type>(model_->make_pass(device_).value());
         rope_ = fg::ops::rope_table::make(static_cast<double>(shape::theta), shape::rotary_dim, shape::sections);
     }
 
@@ -50,7 +50,7 @@ public:
         auto& state = *states_.emplace_back(
             std::make_unique<state_type>(model_->make_state({.sequences = 1, .max_tokens = length + most_tokens}).value()));
         auto& cache = state.template parts<typename attention_variant::state>().front();
-        FRUGAL_TRY(write_past<norm_weight>(device_, scratch_, rope_, data_, cache, length));
+        FRUGAL_TRY(write_past<norm_weight>(device_, pass_->scratch(), rope_, data_, cache, length));
         const fg::attention::segment part{sequence, 0, length};
         const auto positions = text_positions(0, length);
         fg::counters_off none;
@@ -62,7 +62,7 @@ public:
     [[nodiscard]] fg::status run(std::size_t past) {
         const fg::attention::segment part{fg::attention::sequence_id{0}, 0, 1};
         token_ = (token_ * 7 + 1) % 256;
-        return model_->forward(device_, scratch_, *store_, *states_[past], {{&token_, 1}, {&part, 1}}, {});
+        return model_->forward(*pass_, *states_[past], {{&token_, 1}, {&part, 1}}, {});
     }
 
 private:
@@ -171,12 +171,11 @@ private:
     aligned_bytes wide_, narrow_;
     std::size_t next_wide_ = 0, next_narrow_ = 0;
     std::unique_ptr<model_type> model_;
-    std::unique_ptr<typename model_type::store_type> store_;
+    std::unique_ptr<typename model_type::pass_type> pass_;
     std::vector<std::unique_ptr<state_type>> states_;
     fg::ops::rope_table rope_;
     std::int32_t token_ = 1;
     device device_{executor()};
-    fg::workspace scratch_;
 };
 
 }  // namespace bench

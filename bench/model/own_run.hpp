@@ -64,8 +64,11 @@ public:
         FRUGAL_TRY_ASSIGN(auto weights, (fg::model::read_weights<Spec, formats>(file, sizes)));
         FRUGAL_TRY_ASSIGN(auto model, model_type::create(sizes, std::move(weights)));
         FRUGAL_TRY_ASSIGN(auto state, model.make_state({.sequences = sequences, .max_tokens = context}));
-        FRUGAL_TRY_ASSIGN(auto store, model.make_store({.on_failure = fg::reuse::on_device_failure::return_error}));
-        return std::unique_ptr<own_run>(new typed_run(std::move(model), std::move(state), std::move(store)));
+        std::unique_ptr<typed_run> run(new typed_run(std::move(model), std::move(state)));
+        FRUGAL_TRY_ASSIGN(auto pass,
+                          run->model_.make_pass(*run->device_, {.on_failure = fg::reuse::on_device_failure::return_error}));
+        run->pass_.emplace(std::move(pass));
+        return std::unique_ptr<own_run>(std::move(run));
     }
 
     fg::status forward(std::span<const std::int32_t> tokens, std::size_t sequences) override {
@@ -77,7 +80,7 @@ public:
             last.push_back((i + 1) * each - 1);
         }
         logits_.resize(sequences * vocabulary);
-        return model_.forward(*device_, scratch_, store_, state_, {tokens, segments, {}, last},
+        return model_.forward(*pass_, state_, {tokens, segments, {}, last},
                               {logits_.data(), sequences, vocabulary});
     }
     void clear() override {
@@ -118,14 +121,12 @@ public:
     }
 
 private:
-    typed_run(model_type model, typename model_type::state state, typename model_type::store_type store)
-        : model_(std::move(model)), state_(std::move(state)), store_(std::move(store)) {}
+    typed_run(model_type model, typename model_type::state state) : model_(std::move(model)), state_(std::move(state)) {}
 
     model_type model_;
     typename model_type::state state_;
-    typename model_type::store_type store_;
     std::optional<device_type> device_{std::in_place};
-    fg::workspace scratch_;
+    std::optional<typename model_type::pass_type> pass_;
 };
 
 /// Sequences of `context` tokens each, at most. The file must outlive them. Errors: those of loading a model.

@@ -199,10 +199,9 @@ fg::result<measured> run_arm(random_weights& pool) {
                                               fg::policies<waiting_device<Isa>, formats, Loading>>;
     const fg::model::config sizes = qwen35_2b();
     FRUGAL_TRY_ASSIGN(auto model, model_type::create(sizes, pool.make(sizes)));
-    FRUGAL_TRY_ASSIGN(auto store, model.make_store({.on_failure = fg::reuse::on_device_failure::return_error}));
     FRUGAL_TRY_ASSIGN(auto state, model.make_state({.sequences = 1, .max_tokens = tokens}));
     waiting_device<Isa> device(executor());
-    fg::workspace scratch;
+    FRUGAL_TRY_ASSIGN(auto pass, model.make_pass(device, {.on_failure = fg::reuse::on_device_failure::return_error}));
     measured out;
     out.arm = Loading::name;
     const fg::attention::sequence_id sequence{0};
@@ -210,13 +209,13 @@ fg::result<measured> run_arm(random_weights& pool) {
     const std::size_t row = 0;
     // Adds what has been counted so far, or takes it off again.
     const auto count = [&](int sign) {
-        const auto read = [&](fg::counter which) { return static_cast<std::int64_t>(store.counted(which)) * sign; };
+        const auto read = [&](fg::counter which) { return static_cast<std::int64_t>(pass.store().counted(which)) * sign; };
         const auto add = [](std::uint64_t& to, std::int64_t n) { to += static_cast<std::uint64_t>(n); };
         out.load += static_cast<double>(read(fg::counter::load_nanoseconds)) * 1e-9;
         out.device += static_cast<double>(read(fg::counter::device_nanoseconds)) * 1e-9;
         add(out.bytes, read(fg::counter::dequantized_bytes));
         add(out.packed, read(fg::counter::images_packed));
-        const auto& attention = store.template of<fg::attention::full_products>().counters();
+        const auto& attention = pass.store().template of<fg::attention::full_products>().counters();
         add(out.attention_calls, static_cast<std::int64_t>(attention.read(fg::counter::dequantize_calls)) * sign);
     };
     for (std::size_t request = 0; request < requests; ++request) {
@@ -227,8 +226,7 @@ fg::result<measured> run_arm(random_weights& pool) {
             if (warm) count(-1);
             std::vector<float> logits(sizes.vocabulary);
             const auto start = clock_type::now();
-            FRUGAL_TRY(model.forward(device, scratch, store, state, {{&token, 1}, {&one, 1}, {}, {&row, 1}},
-                                     {logits.data(), 1, logits.size()}));
+            FRUGAL_TRY(model.forward(pass, state, {{&token, 1}, {&one, 1}, {}, {&row, 1}}, {logits.data(), 1, logits.size()}));
             const double wall = std::chrono::duration<double>(clock_type::now() - start).count();
             std::size_t best = 0;
             for (std::size_t i = 0; i < logits.size(); ++i)
@@ -242,7 +240,7 @@ fg::result<measured> run_arm(random_weights& pool) {
         }
     }
     if constexpr (Loading::skips_resident) {
-        FRUGAL_TRY_ASSIGN(out.decision, decision_seconds(device, scratch, store, pool.make(sizes)));
+        FRUGAL_TRY_ASSIGN(out.decision, decision_seconds(device, pass.scratch(), pass.store(), pool.make(sizes)));
     }
     return out;
 }

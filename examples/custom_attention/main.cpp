@@ -32,12 +32,12 @@ status run(const char* path, const char* prompt) {
     FRUGAL_TRY_ASSIGN(const auto loaded, sliding::create(sizes, std::move(weights)));
     FRUGAL_TRY_ASSIGN(auto state, loaded.make_state({}));
     sliding::device_type device;
-    workspace scratch;
+    FRUGAL_TRY_ASSIGN(auto pass, loaded.make_pass(device));
     std::vector<float> logits(sizes.vocabulary);
     for (int i = 0; i < 100; ++i) {
         const attention::segment all{attention::sequence_id{0}, 0, tokens.size()};
         const std::size_t last = tokens.size() - 1;
-        FRUGAL_TRY(loaded.forward(device, scratch, state, {tokens, {&all, 1}, {}, {&last, 1}},
+        FRUGAL_TRY(loaded.forward(pass, state, {tokens, {&all, 1}, {}, {&last, 1}},
                                   matrix_view<float>(logits.data(), 1, logits.size())));
         FRUGAL_TRY_ASSIGN(const std::int64_t next, ops::greedy(logits));
         tokens.assign(1, static_cast<std::int32_t>(next));

@@ -18,13 +18,13 @@ class typed_engine final : public engine {
 public:
     using device_type = typename Model::device_type;
 
-    typed_engine(Model model, typename Model::state state, typename Model::store_type store, std::unique_ptr<device_type> device)
-        : model_(std::move(model)), state_(std::move(state)), store_(std::move(store)), device_(std::move(device)) {}
+    typed_engine(Model model, typename Model::state state, typename Model::pass_type pass, std::unique_ptr<device_type> device)
+        : model_(std::move(model)), state_(std::move(state)), device_(std::move(device)), pass_(std::move(pass)) {}
 
     /// Packs all weight images, if the device keeps any.
     [[nodiscard]] frugal::status pack(const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
         if constexpr (Model::has_images)
-            return model_.pack(*device_, scratch_, store_, [&](std::uint64_t done, std::uint64_t total) {
+            return model_.pack(pass_, [&](std::uint64_t done, std::uint64_t total) {
                 if (progress) progress(done, total);
             });
         return {};
@@ -34,7 +34,7 @@ public:
     std::string_view isa() const override { return device_type::isa::name; }
     std::string_view device() const override { return device_type::name; }
     frugal::status forward(const frugal::model::token_batch& input, frugal::matrix_view<float> logits) override {
-        return model_.forward(*device_, scratch_, store_, state_, input, logits);
+        return model_.forward(pass_, state_, input, logits);
     }
     std::size_t length(frugal::attention::sequence_id s) const override { return state_.length(s); }
     void clear(frugal::attention::sequence_id s) override { state_.clear(s); }
@@ -46,25 +46,24 @@ public:
             // What the store packs and multiplies the device may have counted too.
             const bool both =
                 which == counter::images_packed || which == counter::image_bytes_uploaded || which == counter::image_products;
-            return store_.counted(which) + (both ? 0 : own);
+            return pass_.store().counted(which) + (both ? 0 : own);
         }
         return own;
     }
     std::size_t image_bytes() const override {
-        if constexpr (Model::has_images) return store_.bytes();
+        if constexpr (Model::has_images) return pass_.store().bytes();
         return 0;
     }
     std::optional<frugal::error> last_failure() const override {
-        if constexpr (Model::has_images) return store_.last_failure();
+        if constexpr (Model::has_images) return pass_.store().last_failure();
         return std::nullopt;
     }
 
 private:
     Model model_;
     typename Model::state state_;
-    typename Model::store_type store_;
     std::unique_ptr<device_type> device_;
-    frugal::workspace scratch_;
+    typename Model::pass_type pass_;
 };
 
 /// An engine for `Spec` with weights of `Convention`. Option: further policies.
@@ -76,9 +75,8 @@ frugal::result<std::unique_ptr<engine>> make_typed_engine(const Source& source, 
     FRUGAL_TRY_ASSIGN(auto weights, (frugal::model::read_weights<Spec, typename model_type::formats>(source, sizes, load)));
     FRUGAL_TRY_ASSIGN(auto model, model_type::create(sizes, std::move(weights)));
     FRUGAL_TRY_ASSIGN(auto state, model.make_state({options.sequences, options.max_tokens, options.checkpoints}));
-    FRUGAL_TRY_ASSIGN(auto store, model.make_store(options.images));
-    auto out =
-        std::make_unique<typed_engine<model_type>>(std::move(model), std::move(state), std::move(store), std::move(device));
+    FRUGAL_TRY_ASSIGN(auto pass, model.make_pass(*device, options.images));
+    auto out = std::make_unique<typed_engine<model_type>>(std::move(model), std::move(state), std::move(pass), std::move(device));
     FRUGAL_TRY(out->pack(options.progress));
     return std::unique_ptr<engine>(std::move(out));
 }

@@ -9,7 +9,8 @@
 
 #include "frugal/core/config.hpp"
 #include "frugal/core/type_list.hpp"
-#include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cpu/activations.hpp"
+#include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/target.hpp"
 #include "frugal/ops/attention/precision.hpp"
 #include "frugal/quant/formats.hpp"
@@ -65,8 +66,14 @@ inline constexpr bool is_policy = chooses_formats::value<T> || chooses_device::v
 
 }  // namespace detail
 
+/// Where a model runs unless it is said: the CPU, with weights packed once and activations in 8 bits for products. The plain arm,
+/// which unpacks the file's blocks in every product and rounds nothing, is device::cpu<>; device::packed_cpu<> packs and rounds
+/// nothing.
+template <quant::format_list Formats>
+using default_device = device::packed_cpu<isa::native, counters_off, Formats, device::q8_activations>;
+
 /// A set of policies. Options and what stands for them where they are not given: a quant::list (quant::all), a device::target
-/// (device::cpu<>), a reuse::weight_loading_policy (reuse::default_weight_loading), a reuse::shared_input_policy
+/// (default_device<formats>), a reuse::weight_loading_policy (reuse::default_weight_loading), a reuse::shared_input_policy
 /// (reuse::default_shared_inputs), a reuse::activation_sharing_policy (reuse::default_activation_sharing), an
 /// ops::cache_precision_policy (ops::default_cache_precision).
 template <class... Option>
@@ -92,7 +99,7 @@ struct FRUGAL_FLAGGED policies {
                   "frugal: policies got two precisions of caches; name one");
 
     using formats = typename detail::chosen<detail::chooses_formats, quant::all, Option...>::type;
-    using device = typename detail::chosen<detail::chooses_device, frugal::device::cpu<>, Option...>::type;
+    using device = typename detail::chosen<detail::chooses_device, default_device<formats>, Option...>::type;
     using loading = typename detail::chosen<detail::chooses_loading, reuse::default_weight_loading, Option...>::type;
     using inputs = typename detail::chosen<detail::chooses_inputs, reuse::default_shared_inputs, Option...>::type;
     using activations = typename detail::chosen<detail::chooses_activations, reuse::default_activation_sharing, Option...>::type;

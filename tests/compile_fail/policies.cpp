@@ -45,7 +45,8 @@ static_assert(std::is_same_v<bundle::inputs, fg::reuse::per_layer>);
 static_assert(std::is_same_v<bundle::device, fg::device::cpu<fg::isa::avx2>>);
 static_assert(std::is_same_v<bundle::loading, fg::reuse::skip_resident>);
 using defaults = fg::policies<>;
-static_assert(std::is_same_v<defaults::formats, fg::quant::all> && std::is_same_v<defaults::device, fg::device::cpu<>>);
+static_assert(std::is_same_v<defaults::formats, fg::quant::all> &&
+              std::is_same_v<defaults::device, fg::default_device<fg::quant::all>>);
 static_assert(std::is_same_v<defaults::inputs, fg::reuse::incremental>);
 static_assert(std::is_same_v<defaults::precision, fg::ops::default_cache_precision>);
 static_assert(fg::policy_bundle<defaults> && fg::policy_bundle<bundle> && !fg::policy_bundle<int>);

@@ -37,7 +37,10 @@ constexpr bool same = std::is_same_v<typename A::precision, typename B::precisio
 TEST_CASE("policies not named are the defaults") {
     using none = fg::policies<>;
     static_assert(std::is_same_v<none::formats, fg::quant::all>);
-    static_assert(std::is_same_v<none::device, fg::device::cpu<>>);
+    static_assert(std::is_same_v<none::device, fg::default_device<fg::quant::all>>);
+    static_assert(fg::device::image_target<none::device>);
+    static_assert(std::is_same_v<none::device::activations, fg::device::q8_activations>);
+    static_assert(std::is_same_v<fg::policies<two_formats>::device::image_formats, two_formats>);
     static_assert(std::is_same_v<none::loading, fg::reuse::default_weight_loading>);
     static_assert(std::is_same_v<none::inputs, fg::reuse::default_shared_inputs>);
     static_assert(std::is_same_v<none::activations, fg::reuse::shared_activations>);

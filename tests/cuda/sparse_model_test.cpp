@@ -55,8 +55,8 @@ TEST_CASE("positions of images: as on the host, for tokens and for the blocks th
     std::iota(rows.begin(), rows.end(), std::size_t{0});
     std::vector<float> want(count * model.width), text(count * model.width), got(count * model.width);
     const segment whole{sequence_id{0}, 0, count};
-    must(host->model.forward(host->device, host->scratch, host->store, host->state,
-                             {model.first(count), {&whole, 1}, positions, rows}, {want.data(), count, model.width}));
+    must(host->model.forward(host->pass, host->state, {model.first(count), {&whole, 1}, positions, rows},
+                             {want.data(), count, model.width}));
     auto dev = must(gpu::open(0));
     auto m = model.create(dev, {.max_tokens = 64, .batch_tokens = 5, .logit_rows = count});
     must(m.step(dev, model.first(count), {got.data(), count, model.width}, positions));

@@ -26,12 +26,13 @@ bool survives(std::span<const std::byte> bytes) {
     auto state = m->make_state({.sequences = 1, .max_tokens = 8});
     if (!state) return false;
     device_type device;
-    workspace scratch;
+    auto pass = m->make_pass(device);
+    if (!pass) return false;
     const std::int32_t tokens[] = {1, 2};
     const segment whole[] = {{sequence_id{0}, 0, 2}};
     const std::size_t last[] = {1};
     std::vector<float> logits(m->sizes().vocabulary);
-    return m->forward(device, scratch, *state, {tokens, whole, {}, last},
+    return m->forward(*pass, *state, {tokens, whole, {}, last},
                       matrix_view<float>(logits.data(), 1, logits.size())).has_value();
 }
 

@@ -35,7 +35,7 @@ std::vector<float> prompt_and_decode(Running& m, std::span<const std::int32_t> t
 /// All images ahead of the first pass.
 template <class Running, class Progress = model::no_progress>
 void pack(Running& m, Progress&& progress = {}) {
-    must(m.model.pack(m.device, m.scratch, m.store, progress));
+    must(m.model.pack(m.pass, progress));
 }
 
 template <class Spec>
@@ -234,12 +234,12 @@ TEST_CASE("C58 where the caller wants errors instead, a refused image ends the p
     std::vector<float> logits(m->vocabulary());
     const segment one{sequence_id{0}, 0, 1};
     const std::size_t row = 0;
-    const auto done = m->model.forward(m->device, m->scratch, m->store, m->state,
-                                       {std::span(tokens).first(1), {&one, 1}, {}, {&row, 1}}, {logits.data(), 1, logits.size()});
+    const auto done = m->model.forward(m->pass, m->state, {std::span(tokens).first(1), {&one, 1}, {}, {&row, 1}},
+                                       {logits.data(), 1, logits.size()});
     REQUIRE_FALSE(done);
     CHECK(done.error().message == "the device is full");
     m->device.refuses = [](std::size_t) { return true; };
-    const status ahead = m->model.pack(m->device, m->scratch, m->store);
+    const status ahead = m->model.pack(m->pass);
     REQUIRE_FALSE(ahead);
     CHECK(ahead.error().message == "the device is full");
     CHECK(m->store.counted(counter::images_packed) == 3);

@@ -41,7 +41,7 @@ using exact_selection = frugal::ops::cache_precision<float, float>;
 template <class Isa>
 using counting_cpu = frugal::device::cpu<Isa, frugal::counters_on>;
 
-/// A model with its device, scratch, weight store and state, behind the few calls that tests make.
+/// A model with its device, pass and state, behind the few calls that tests make.
 template <class Spec, class Convention, class Device, class... Option>
 struct running_model {
     using device_type = Device;
@@ -49,8 +49,8 @@ struct running_model {
 
     model_type model;
     device_type device;
-    frugal::workspace scratch;
-    typename model_type::store_type store;
+    typename model_type::pass_type pass;
+    typename model_type::store_type& store;
     typename model_type::state state;
 
     /// `device...`: what the device is made from.
@@ -59,8 +59,11 @@ struct running_model {
                   Argument&&... argument)
         : model(std::move(m)),
           device(std::forward<Argument>(argument)...),
-          store(must(model.make_store(images))),
+          pass(must(model.make_pass(device, images))),
+          store(pass.store()),
           state(must(model.make_state(options))) {}
+    running_model(const running_model&) = delete;
+    running_model& operator=(const running_model&) = delete;
 
     [[nodiscard]] std::size_t vocabulary() const { return model.sizes().vocabulary; }
 
@@ -76,7 +79,7 @@ struct running_model {
         std::vector<std::size_t> rows(tokens.size());
         std::iota(rows.begin(), rows.end(), std::size_t{0});
         std::vector<float> logits(rows.size() * vocabulary());
-        must(model.forward(device, scratch, store, state, {tokens, segments, {}, rows},
+        must(model.forward(pass, state, {tokens, segments, {}, rows},
                            frugal::matrix_view<float>(logits.data(), rows.size(), vocabulary()), observe));
         return logits;
     }

@@ -227,7 +227,7 @@ TEST_CASE("A13 a device that is lost in the middle: the host goes on; reopened, 
     CHECK(m->store.counted(counter::images_packed) == 2 * images);
     // The same ahead of any pass.
     m->store.weights_changed();
-    must(m->model.pack(m->device, m->scratch, m->store));
+    must(m->model.pack(m->pass));
     CHECK(m->store.counted(counter::images_packed) == 3 * images);
     CHECK(same_bits(two_requests(*m), before));
     CHECK(m->store.counted(counter::images_packed) == 3 * images);

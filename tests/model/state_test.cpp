@@ -154,7 +154,7 @@ TEST_CASE("context overflow and bad tokens are refused before anything changes")
         m->run(std::span(tokens).first(10));
         const auto before = saved(*m, first);
         const auto refused = [&](std::span<const std::int32_t> ids, std::span<const segment> segments, errc code) {
-            const status s = m->model.forward(m->device, m->scratch, m->state, {ids, segments, {}, {}}, {});
+            const status s = m->model.forward(m->pass, m->state, {ids, segments, {}, {}}, {});
             REQUIRE_FALSE(s.has_value());
             CHECK(s.error().code == code);
             CHECK_FALSE(s.error().message.empty());

@@ -20,13 +20,12 @@ fg::status USER(const std::string& path, std::span<float> logits) {
     FRUGAL_TRY_ASSIGN(auto weights, (fg::model::read_weights<fg::model::qwen4exp<>, formats>(file, sizes, {})));
     FRUGAL_TRY_ASSIGN(const auto model, model_type::create(sizes, std::move(weights)));
     FRUGAL_TRY_ASSIGN(auto state, model.make_state({1, 64, 4}));
-    FRUGAL_TRY_ASSIGN(auto store, model.make_store());
     device_type device;
-    fg::workspace scratch;
+    FRUGAL_TRY_ASSIGN(auto pass, model.make_pass(device));
     std::uint32_t best[1];
     fg::ops::top_indices(logits, 1, best);
     const auto token = static_cast<std::int32_t>(best[0]);
     const fg::attention::segment whole{fg::attention::sequence_id{0}, 0, 1};
-    FRUGAL_TRY(model.forward(device, scratch, store, state, {{&token, 1}, {&whole, 1}}, {logits.data(), 1, logits.size()}));
+    FRUGAL_TRY(model.forward(pass, state, {{&token, 1}, {&whole, 1}}, {logits.data(), 1, logits.size()}));
     return state.rollback(fg::attention::sequence_id{0}, 1);
 }

@@ -4,7 +4,7 @@
 namespace fg = frugal;
 using model = fg::model::transformer<fg::model::qwen35, fg::model::convention::gguf, fg::policies<>>;
 
-fg::status step(const model& m, model::device_type& device, fg::workspace& scratch, model::store_type& weights,
-                model::state& state, const fg::model::token_batch& tokens, fg::matrix_view<float> logits) {
-    return m.forward(device, scratch, weights, state, tokens, logits);
+fg::status step(const model& m, model::pass_type& pass, model::state& state, const fg::model::token_batch& tokens,
+                fg::matrix_view<float> logits) {
+    return m.forward(pass, state, tokens, logits);
 }

@@ -22,6 +22,7 @@
 #include "frugal/model/convention.hpp"
 #include "frugal/model/fingerprint.hpp"
 #include "frugal/model/parts.hpp"
+#include "frugal/model/pass.hpp"
 #include "frugal/model/spec.hpp"
 #include "frugal/model/state.hpp"
 #include "frugal/model/token_batch.hpp"
@@ -151,7 +152,7 @@ public:
     using store_type = typename detail::store_of<
         Policies, detail::join<typename types::lists, typename feed_forward::product_lists, typename residual::product_lists,
                                typename detail::module_types<modules>::lists, type_list<head_products>>>::type;
-    using pass_type = reuse::cpu_pass<device_type, store_type>;
+    using pass_type = pass<device_type, store_type>;
     static constexpr bool has_images = device::image_target<device_type>;
     /// What is kept of the sequences; `parts<T>()` are the states of type T in the order of the layers.
     using state = decltype(detail::combine(typename types::states{}));
@@ -201,8 +202,9 @@ public:
             std::move(made));
     }
 
-    /// A store without images yet. Errors: invalid_argument.
-    [[nodiscard]] result<store_type> make_store(const weight_store_options& options = {}) const {
+    /// What forward() runs in: `dev` with scratch, and with no images yet on a device that keeps some (options are about these).
+    /// The device must outlive it. Errors: invalid_argument.
+    [[nodiscard]] result<pass_type> make_pass(device_type& dev, const weight_store_options& options = {}) const {
         if constexpr (has_images) {
             std::array<std::size_t, store_type::kinds> layers{};
             const auto count = [&]<class List>(type_tag<List>, std::size_t index, const auto&) -> status {
@@ -211,23 +213,26 @@ public:
                 return {};
             };
             FRUGAL_TRY(for_each_list(count));
-            return store_type::create(layers, config_.layers.size(), has_experts ? config_.experts : 0, options);
+            FRUGAL_TRY_ASSIGN(auto store,
+                              store_type::create(layers, config_.layers.size(), has_experts ? config_.experts : 0, options));
+            return pass_type(dev, std::move(store));
         } else {
-            return store_type();
+            return pass_type(dev, store_type());
         }
     }
 
-    /// Packs the images of `store` that are absent, which the first passes would do otherwise: those that follow pack nothing but
+    /// Packs the images of `in` that are absent, which the first passes would do otherwise: those that follow pack nothing but
     /// routed experts for which there was no room. Each matrix of the file is read once, and its pages may go when its image is
     /// there (weight_store_options::source_unneeded): packing takes the memory of the images and of one product's matrices.
     /// Nothing is packed for products that the host computes, or whose images do not outlive a step.
     /// `progress(done, total)`, in bytes of the file, is called after each product and expert, at last with done == total.
     /// Errors: as of forward's loading and packing; what was packed stays.
     template <class Progress = no_progress>
-    [[nodiscard]] status pack(device_type& dev, workspace& scratch, store_type& store, Progress&& progress = {}) const {
+    [[nodiscard]] status pack(pass_type& in, Progress&& progress = {}) const {
         static_assert(
             has_images,
             "frugal: this device keeps no weight images, so there is nothing to pack; write policies<device::packed_cpu<>>");
+        store_type& store = in.store();
         std::uint64_t total = 0, done = 0;
         const auto measure = [&]<class List>(type_tag<List>, std::size_t, const auto& w) -> status {
             total += store.template of<List>().source_bytes(w);
@@ -237,13 +242,13 @@ public:
         FRUGAL_TRY(for_each_list(measure));
         const auto packed = [&](std::size_t bytes) { progress(done += bytes, total); };
         const auto pack_part = [&]<class List>(type_tag<List>, std::size_t index, const auto& w) -> status {
-            return store.template of<List>().pack(dev, scratch, index, w, packed);
+            return store.template of<List>().pack(in.device(), in.scratch(), index, w, packed);
         };
         FRUGAL_TRY(for_each_list(pack_part));
         // Last, so that on a small device no expert, which few tokens need, takes the room of what every token needs.
         if constexpr (has_experts)
             for (std::size_t i = 0; i < weights_.layers.size(); ++i)
-                FRUGAL_TRY(store.experts().pack(dev, i, weights_.layers[i].feed_forward, packed));
+                FRUGAL_TRY(store.experts().pack(in.device(), i, weights_.layers[i].feed_forward, packed));
         return {};
     }
 
@@ -254,15 +259,15 @@ public:
     /// an error from inside a layer (not_finite) leaves the batch's sequences unusable until cleared or restored.
     /// An error of the device stops the pass only where the store does not let the host take over.
     template <class Observer = no_observer>
-    [[nodiscard]] status forward(device_type& dev, workspace& scratch, store_type& store, state& sequences,
-                                 const token_batch& input, matrix_view<float> logits, Observer&& observe = {}) const {
+    [[nodiscard]] status forward(pass_type& in, state& sequences, const token_batch& input, matrix_view<float> logits,
+                                 Observer&& observe = {}) const {
         std::vector<attention::rope_position> text;
         FRUGAL_TRY_ASSIGN(const attention::batch rows, check(sequences, input, logits, text));
         if (rows.rows() == 0) return {};
         for (const attention::segment& s : input.segments)
             if (s.sequence != attention::sequence_id::padding) FRUGAL_TRY(sequences.reserve(s.sequence, s.count));
-        workspace::scope scope(scratch);
-        pass_type pass(dev, scratch, store);
+        workspace::scope scope(in.scratch());
+        layer_pass pass(in.device(), in.scratch(), in.store());
         status done = run(pass, sequences, input, rows, logits, observe);
         for (const attention::segment& s : input.segments) {
             if (s.sequence == attention::sequence_id::padding) continue;
@@ -271,20 +276,13 @@ public:
             else
                 sequences.mark_broken(s.sequence);
         }
-        if (done) dev.counters().add(counter::tokens, rows.rows());
+        if (done) in.device().counters().add(counter::tokens, rows.rows());
         return done;
-    }
-    /// The same on a device without images.
-    template <class Observer = no_observer>
-    [[nodiscard]] status forward(device_type& dev, workspace& scratch, state& sequences, const token_batch& input,
-                                 matrix_view<float> logits, Observer&& observe = {}) const {
-        static_assert(!has_images,
-                      "frugal: this device keeps weight images; make a store with make_store() and pass it to forward");
-        store_type store;
-        return forward(dev, scratch, store, sequences, input, logits, std::forward<Observer>(observe));
     }
 
 private:
+    using layer_pass = reuse::cpu_pass<device_type, store_type>;
+
     transformer(config sizes, weights_type bound, std::vector<std::size_t> kinds_found)
         : config_(std::move(sizes)),
           weights_(std::move(bound)),
@@ -345,7 +343,7 @@ private:
     }
 
     template <class Observer>
-    [[nodiscard]] status run(pass_type& pass, state& sequences, const token_batch& input, const attention::batch& rows,
+    [[nodiscard]] status run(layer_pass& pass, state& sequences, const token_batch& input, const attention::batch& rows,
                              matrix_view<float> logits, Observer& observe) const {
         const std::size_t n = rows.rows();
         FRUGAL_TRY_ASSIGN(const auto stream, pass.matrix(n, residual::width(residual_dims_)));
@@ -390,7 +388,7 @@ private:
     }
 
     /// Makes what layers share that of the batch.
-    [[nodiscard]] status share(pass_type& pass, state& sequences, const attention::batch& rows) const {
+    [[nodiscard]] status share(layer_pass& pass, state& sequences, const attention::batch& rows) const {
         for (std::size_t kind = 0; kind < kinds::size; ++kind)
             FRUGAL_TRY(parts::with_kind(kind, [&]<class Kind>(type_tag<Kind>) -> status {
                 if constexpr (detail::shares_inputs<Kind>)
@@ -400,13 +398,13 @@ private:
         return {};
     }
     /// What the modules of layer i add to the stream before it.
-    [[nodiscard]] status add_modules([[maybe_unused]] pass_type& pass, [[maybe_unused]] std::size_t i,
+    [[nodiscard]] status add_modules([[maybe_unused]] layer_pass& pass, [[maybe_unused]] std::size_t i,
                                      [[maybe_unused]] state& sequences, [[maybe_unused]] const attention::step& of,
                                      [[maybe_unused]] matrix_view<float> stream) const {
         if constexpr (has_modules)
             for (std::size_t m = 0; m < module_dims_.size(); ++m) {
                 if (modules::layer_of(config_, m) != i) continue;
-                typename pass_type::scope scope(pass);
+                typename layer_pass::scope scope(pass);
                 FRUGAL_TRY_ASSIGN(const auto added, pass.matrix(stream.rows(), stream.cols()));
                 FRUGAL_TRY(modules::forward(pass, m, module_dims_[m], weights_.modules[m],
                                             sequences.template parts<typename modules::state>()[m], of, stream, added));
@@ -447,7 +445,7 @@ private:
         return {};
     }
 
-    [[nodiscard]] status head(pass_type& pass, std::span<const std::size_t> wanted, matrix_view<float> stream,
+    [[nodiscard]] status head(layer_pass& pass, std::span<const std::size_t> wanted, matrix_view<float> stream,
                               matrix_view<float> logits) const {
         if (wanted.empty()) return {};
         FRUGAL_TRY_ASSIGN(const auto picked, pass.matrix(wanted.size(), stream.cols()));

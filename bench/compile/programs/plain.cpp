@@ -1,0 +1,10 @@
+// A pass of Qwen3.5 that keeps no packed weights.
+#include "frugal/model/transformer.hpp"
+
+namespace fg = frugal;
+using model = fg::model::transformer<fg::model::qwen35, fg::model::convention::gguf, fg::policies<fg::device::cpu<>>>;
+
+fg::status step(const model& m, model::pass_type& pass, model::state& state, const fg::model::token_batch& tokens,
+                fg::matrix_view<float> logits) {
+    return m.forward(pass, state, tokens, logits);
+}
