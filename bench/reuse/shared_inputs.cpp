@@ -4,7 +4,7 @@
 // per_layer fills twelve sets in full for every batch, shared one, memoised one unless the same batch is evaluated again,
 // incremental changes what the tokens changed. The first three bring the bias of llama.cpp's graph (one value a block and
 // token); `none` shows them without, as the incremental one has it. Placing the tokens counts: the changes are noted there.
-// At every step the tensors of all four are compared byte for byte. The layout by rank (reuse::cell_blocks) is beside them.
+// At every step the tensors of all four are compared byte for byte.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -19,7 +19,6 @@
 #include "bench.hpp"
 #include "comparison.hpp"
 #include "frugal/core/counters.hpp"
-#include "frugal/reuse/engine/cell_blocks.hpp"
 #include "frugal/reuse/engine/cells.hpp"
 #include "frugal/reuse/engine/input_sets.hpp"
 
@@ -125,40 +124,6 @@ fg::result<result_line> measure(text_cache& cache, std::size_t tokens, int batch
     return out;
 }
 
-/// The layout by rank: seconds of a token or batch, and the words that a device's copy is told.
-struct by_rank {
-    std::size_t length = 0;
-    double token = 0, batch = 0, words = 0;
-};
-
-fg::result<by_rank> measure_by_rank(text_cache& cache) {
-    by_rank out{cache.length()};
-    FRUGAL_TRY_ASSIGN(auto layout, reuse::cell_blocks::create(ratios[0]));
-    layout.refresh(cache.held());
-    const std::size_t before = cache.length();
-    fg::counters_on counters;
-    for (const std::size_t tokens : {std::size_t{1}, ubatch_tokens}) {
-        std::vector<double> seconds;
-        std::size_t words = 0;
-        const int rounds = tokens == 1 ? 1000 : 20, step = together(tokens, rounds);
-        for (int round = 0; round < rounds; round += step) {
-            const double start = measured_seconds();
-            for (int i = 0; i < step; ++i) {
-                FRUGAL_TRY(cache.place(tokens));
-                layout.refresh(cache.held(), counters);
-                for (const reuse::block_delta& change : layout.changed()) words += change.words();
-            }
-            seconds.push_back((measured_seconds() - start) / step);
-        }
-        (tokens == 1 ? out.token : out.batch) = median(seconds);
-        if (tokens == 1) out.words = static_cast<double>(words) / rounds;
-    }
-    if (counters.read(fg::counter::layout_builds) != 0)
-        return fg::fail(fg::errc::invalid_argument, "the layout by rank was built anew");
-    FRUGAL_TRY(cache.take_back(cache.length() - before));
-    return out;
-}
-
 template <class Bias>
 bool same_tensors(auto& a, auto& b) {
     const auto equal = [](const auto& x, const auto& y) {
@@ -235,7 +200,6 @@ fg::status run(json& out) {
     using block = reuse::bias_block<>;
     using none = reuse::bias_none;
     std::vector<result_line> lines;
-    std::vector<by_rank> ranks;
     bool identical = true;
     for (const std::size_t length : {k32, k131, k176, k229, million}) {
         std::fprintf(stderr, "%zu tokens\n", length);
@@ -261,13 +225,8 @@ fg::status run(json& out) {
         FRUGAL_TRY(both(fg::type_tag<reuse::memoised>{}, fg::type_tag<block>{}, 8));
         FRUGAL_TRY(both(fg::type_tag<reuse::shared>{}, fg::type_tag<none>{}, 8));
         FRUGAL_TRY(both(fg::type_tag<reuse::incremental>{}, fg::type_tag<none>{}, 1000));
-        FRUGAL_TRY_ASSIGN(const auto rank, measure_by_rank(cache));
-        ranks.push_back(rank);
     }
     print(lines);
-    std::printf("\n%-12s %9s %16s %16s %14s\n", "by rank", "tokens", "us a token", "us a batch", "words a token");
-    for (const by_rank& r : ranks)
-        std::printf("%-12s %9zu %16.4g %16.4g %14.4g\n", "", r.length, r.token * 1e6, r.batch * 1e6, r.words);
     out = as_json(lines);
 
     const auto of = [&](std::string_view policy, std::string_view bias, std::size_t length,
@@ -291,7 +250,6 @@ fg::status run(json& out) {
     figure("host_ratio_131k_ubatch", ratio(block::name, k131, ubatch_tokens));
     figure("host_growth_million_over_32k",
            of("incremental", none::name, million, 1).seconds / of("incremental", none::name, k32, 1).seconds);
-    figure("words_per_token", ranks[1].words);
     FRUGAL_TRY_ASSIGN(const std::size_t bytes, (bytes_of<reuse::incremental, none>(k176)));
     FRUGAL_TRY_ASSIGN(const std::size_t bytes_shared, (bytes_of<reuse::shared, block>(k176)));
     FRUGAL_TRY_ASSIGN(const std::size_t bytes_cell, (bytes_of<reuse::shared, reuse::bias_cell<std::size_t{8} << 30>>(k176)));

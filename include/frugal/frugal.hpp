@@ -36,7 +36,6 @@
 #include "frugal/policies.hpp"
 
 // 5 reuse: what is not loaded or built twice
-#include "frugal/reuse/engine/cell_blocks.hpp"
 #include "frugal/reuse/engine/cells.hpp"
 #include "frugal/reuse/engine/input_sets.hpp"
 #include "frugal/reuse/engine/inputs.hpp"

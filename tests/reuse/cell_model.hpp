@@ -1,6 +1,6 @@
 #pragma once
-/// The cells of a cache and the blocks cut from them, written the slow and obvious way: what reuse/engine/cells.hpp and
-/// reuse/engine/cell_blocks.hpp are compared with. A check returns what is wrong, or an empty text.
+/// The cells of a cache, written the slow and obvious way: what reuse/engine/cells.hpp is compared with. A check returns what is
+/// wrong, or an empty text.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -11,15 +11,11 @@
 #include <tuple>
 #include <vector>
 
-#include "frugal/reuse/engine/cell_blocks.hpp"
 #include "frugal/reuse/engine/cells.hpp"
 
 namespace cell_test {
 
 namespace reuse = frugal::reuse;
-using reuse::block_id;
-using reuse::block_index;
-using reuse::cell_blocks;
 using reuse::cell_index;
 using reuse::cells;
 using reuse::placed_cell;
@@ -201,98 +197,5 @@ inline std::string compare_cells(const cells& tested, const cell_model& model) {
     }
     return {};
 }
-
-/// Watches one layout through its refreshes: against the model, against a layout built anew, as a copy that is sent the
-/// deltas alone would see it, and as a cache of block keys would.
-class layout_watch {
-public:
-    [[nodiscard]] std::string compare(const cell_blocks& tested, const cells& from, const cell_model& model, bool updated) {
-        for (const reuse::block_delta& delta : tested.changed()) {
-            if (members_.size() <= delta.block.value) members_.resize(delta.block.value + 1), firsts_.resize(members_.size());
-            members_[delta.block.value].resize(tested.ratio().tokens());
-            const auto sent = tested.members(delta.block);
-            for (std::size_t i = delta.first_slot; i < delta.end_slot; ++i) members_[delta.block.value][i] = sent[i].value;
-            if (delta.position_words != 0) firsts_[delta.block.value] = tested.first_position(delta.block);
-            if (delta.linked) chains_[{static_cast<std::size_t>(delta.sequence), delta.index.value}] = delta.block;
-        }
-        auto fresh = cell_blocks::create(tested.ratio().tokens()).value();
-        fresh.refresh(from);
-        if (fresh.stored_blocks() != tested.stored_blocks()) return "another number of blocks than a fresh build";
-
-        const std::size_t ratio = tested.ratio().tokens();
-        std::map<std::pair<std::size_t, std::vector<std::size_t>>, block_id> full;
-        std::map<std::size_t, std::size_t> references;
-        std::map<std::size_t, block_key> keys;
-        for (std::size_t s = 0; s < model.sequences; ++s) {
-            const auto tokens = model.visible(s);
-            const std::size_t stream = model.stream_of(s);
-            if (tested.length(seq(s)) != tokens.size() || fresh.length(seq(s)) != tokens.size()) return "another length";
-            if (tested.complete_blocks(seq(s)) != tokens.size() / ratio) return "another number of complete blocks";
-            if (tested.begun_blocks(seq(s)) != (tokens.size() + ratio - 1) / ratio) return "another number of begun blocks";
-            for (std::size_t i = 0; i < tokens.size(); ++i)
-                if (tested.cell(seq(s), token_rank(i)).value != tokens[i]) return "a rank in another cell";
-            for (std::size_t b = 0; b * ratio < tokens.size(); ++b) {
-                const std::vector<std::size_t> expected(
-                    tokens.begin() + static_cast<std::ptrdiff_t>(b * ratio),
-                    tokens.begin() + static_cast<std::ptrdiff_t>(std::min(tokens.size(), (b + 1) * ratio)));
-                const block_id id = tested.block(seq(s), block_index(b));
-                if (id.value >= tested.id_limit()) return "an id that was never given";
-                if (!is(tested.members(id), expected)) return "a block with other members";
-                if (!is(fresh.members(fresh.block(seq(s), block_index(b))), expected)) return "a fresh build with other members";
-                const auto& first = model.rows[stream][expected[0]]->position;
-                if (tested.first_position(id) != first) return "another first position";
-                if (tested.stream(id) != row(stream)) return "a block of another stream";
-                if (expected.size() == ratio) {
-                    if (full.emplace(std::make_pair(stream, expected), id).first->second != id) return "a block stored twice";
-                } else if (tested.references(id) != 1) {
-                    return "an open block is shared";
-                }
-                ++references[id.value];
-                const auto known = chains_.find({s, b});
-                if (known == chains_.end() || known->second != id) return "the deltas do not link a block";
-                for (std::size_t i = 0; i < expected.size(); ++i)
-                    if (members_[id.value][i] != expected[i]) return "the deltas give other members";
-                if (firsts_[id.value] != first) return "the deltas give another first position";
-
-                block_key key{tested.stamp(id), {}, first};
-                for (const std::size_t i : expected) key.tokens.emplace_back(i, model.rows[stream][i]->identity);
-                if (const auto computed = computed_.find({id.value, key.stamp}); computed == computed_.end()) {
-                    computed_.emplace(std::make_pair(id.value, key.stamp), key);
-                } else if (computed->second != key) {
-                    return "a kept key of other tokens or another first position passes for the block's";
-                }
-                const auto before = keys_.find(id.value);
-                if (updated && before != keys_.end() && before->second.same_content(key) && before->second.stamp != key.stamp)
-                    return "a new stamp for what is as it was";
-                keys.emplace(id.value, key);
-            }
-        }
-        for (const auto& [id, count] : references)
-            if (tested.references(block_id(id)) != count) return "another number of references";
-        if (tested.stored_blocks() != references.size()) return "a block that nobody has is kept";
-        keys_ = std::move(keys);
-        if (computed_.size() > 20000) computed_.clear();
-        return {};
-    }
-
-private:
-    struct block_key {
-        std::uint64_t stamp = 0;
-        std::vector<std::pair<std::size_t, std::size_t>> tokens;  // cell and identity
-        rope_position first;
-        bool operator==(const block_key&) const = default;
-        [[nodiscard]] bool same_content(const block_key& other) const { return tokens == other.tokens && first == other.first; }
-    };
-    static bool is(std::span<const cell_index> members, const std::vector<std::size_t>& expected) {
-        return std::equal(members.begin(), members.end(), expected.begin(), expected.end(),
-                          [](cell_index a, std::size_t b) { return a.value == b; });
-    }
-
-    std::map<std::pair<std::size_t, std::size_t>, block_id> chains_;
-    std::vector<std::vector<std::size_t>> members_;
-    std::vector<rope_position> firsts_;
-    std::map<std::size_t, block_key> keys_;                                // at the latest refresh
-    std::map<std::pair<std::size_t, std::uint64_t>, block_key> computed_;  // ever, by id and stamp
-};
 
 }  // namespace cell_test

@@ -3,7 +3,7 @@
 ///
 /// It offers every edit that engines make (those of llama.cpp's llama_memory and llama_kv_cells), numbers the contents itself
 /// so that no caller can forget to, and says what changed between two numbers. What depends on the cells alone
-/// (reuse/engine/cell_blocks.hpp, engine inputs) is kept up to date from that.
+/// (reuse/engine/inputs.hpp) is kept up to date from that.
 ///
 /// Two kinds of cache: with one stream all sequences live in it and may share cells; else each sequence has a stream of its own.
 #include <algorithm>
