@@ -16,10 +16,11 @@ nlohmann::json read_json(const std::string& path) {
 
 std::string data(const std::string& path) { return std::string(FRUGAL_TEST_DATA "/") + path; }
 
-/// BF16 weights, f32 activations: within 1e-3 of the f32 logits everywhere, and the same 64 greedy tokens after each prompt.
+/// The file's weights, f32 activations: within 1e-3 everywhere of the logits that transformers computes from these weights in f32,
+/// and the same 64 greedy tokens after each prompt.
 template <class Spec>
-void check_trained_model(const std::string& name) {
-    const gguf_model file(data(name + "/" + name + "-BF16.gguf"));
+void check_trained_model(const std::string& name, const std::string& path) {
+    const gguf_model file(path);
     const auto reference = read_json(data(name + "/golden/golden.json"));
     for_each_isa([&]<class Isa>(type_tag<Isa>) {
         auto m = file.run<Spec, Isa, exact_selection>({.sequences = 1, .max_tokens = 512});
@@ -57,5 +58,9 @@ void check_trained_model(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("trained model: tiny-qwen35 in BF16") { check_trained_model<model::qwen35>("tiny-qwen35"); }
-TEST_CASE("trained model: tiny-qwen4exp in BF16") { check_trained_model<model::qwen4exp<4>>("tiny-qwen4exp"); }
+TEST_CASE("trained model: tiny-qwen35 in BF16") {
+    check_trained_model<model::qwen35>("tiny-qwen35", data("tiny-qwen35/tiny-qwen35-BF16.gguf"));
+}
+TEST_CASE("trained model: tiny-qwen4exp in Q4_K_M") {
+    check_trained_model<model::qwen4exp<4>>("tiny-qwen4exp", FRUGAL_EXAMPLE_MODELS "/tiny-qwen4exp-Q4_K_M.gguf");
+}
