@@ -5,11 +5,9 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE_FOR(format, activations)                                                                   \
-    template void matmul_panels<isa::FRUGAL_KERNEL_ISA, quant::format, device::activations>(                          \
-        const quant::panel_view&, const prepared_activations&, matrix_view<float>, std::size_t, std::size_t, float*); \
-    template void matmul_rows<isa::FRUGAL_KERNEL_ISA, quant::format, device::activations>(                            \
-        const quant::weight_view&, const prepared_activations&, matrix_view<float>, std::size_t, std::size_t, float*);
+#define FRUGAL_INSTANTIATE_FOR(format, activations)                                          \
+    template void matmul_panels<isa::FRUGAL_KERNEL_ISA, quant::format, device::activations>( \
+        const quant::panel_view&, const prepared_activations&, matrix_view<float>, std::size_t, std::size_t, float*);
 #define FRUGAL_INSTANTIATE(format)                  \
     FRUGAL_INSTANTIATE_FOR(format, f32_activations) \
     FRUGAL_INSTANTIATE_FOR(format, q8_activations)  \

@@ -19,7 +19,7 @@ NEVER = {"iostream", "regex", "ranges"}
 VENDOR = re.compile(r"^(cuda\w*\.h|cublas\w*\.h|cuda_\w+\.h|cuda/|cub/|thrust/|xrt/|experimental/xrt|xrt\.h|ert\.h)")
 XRT = "frugal/device/xrt/"  # XRT throws
 CUDA = "frugal/device/cuda/"
-IMAGES = (XRT, CUDA, "frugal/device/cpu/packed_cpu.hpp")  # devices that hold packed weights; the others know no formats
+IMAGES = (XRT, CUDA, "frugal/device/cpu/pack")  # devices that hold packed weights; the others know no formats
 MOST_LINES = 800
 MOST_COLUMNS = 130
 

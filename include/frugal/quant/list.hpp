@@ -1,7 +1,11 @@
 #pragma once
 /// Lists of formats a consumer wants compiled, and the visitor from a tensor's run-time type into them.
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "frugal/core/error.hpp"
 #include "frugal/core/type_list.hpp"
@@ -11,17 +15,26 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace quant {
 
+namespace detail {
+[[gnu::noinline, gnu::cold]] FRUGAL_FLAGGED inline std::string join_names(std::span<const std::string_view> names) {
+    std::string out;
+    for (const std::string_view name : names) out.append(out.empty() ? "" : " ").append(name);
+    return out;
+}
+[[gnu::noinline, gnu::cold]] FRUGAL_FLAGGED inline error not_in_list(type_id type, std::span<const std::string_view> names) {
+    return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type),
+                " is not among the formats compiled: ", join_names(names));
+}
+}  // namespace detail
+
 /// The formats that an instantiation can read. Your own formats stand beside the library's.
 template <class... F>
 struct FRUGAL_FLAGGED list : type_list<F...> {
     static_assert((format<F> && ...),
                   "frugal: every member of quant::list must model quant::format: static name, type, block_size, block_bytes "
                   "and decode(const std::byte*, float*) noexcept; see examples/custom_format");
-    [[nodiscard]] static std::string names() {
-        std::string out;
-        ((out += out.empty() ? "" : " ", out += F::name), ...);
-        return out;
-    }
+    static constexpr std::array<std::string_view, sizeof...(F)> format_names{F::name...};
+    [[nodiscard]] static std::string names() { return detail::join_names(format_names); }
 };
 
 template <class L>
@@ -52,8 +65,7 @@ template <class Formats, class Visitor>
 [[nodiscard]] status visit(type_id type, Visitor&& visitor) {
     FRUGAL_REQUIRE_FORMATS(Formats);
     if (detail::visit_list(Formats{}, type, visitor)) return {};
-    return fail(errc::unsupported_format, "tensor type ", static_cast<std::uint32_t>(type),
-                " is not among the formats compiled: ", Formats::names());
+    return detail::not_in_list(type, Formats::format_names);
 }
 
 }  // namespace quant

@@ -46,6 +46,17 @@ FRUGAL_ALWAYS_INLINE void pack_panel(const weight_view& w, std::size_t panel, st
     panel_of<Format>::template pack<Format>(rows, w.cols, out);
 }
 
+/// Packs panels first <= p < last of a matrix, one after the other from `out` on, which holds zeros.
+using panel_packer = void (*)(const weight_view& w, std::size_t first, std::size_t last, std::byte* out) noexcept;
+
+/// Packs with what the including file is compiled for. On the CPU device::pack_panels is faster.
+struct FRUGAL_FLAGGED plain_packing {
+    template <format Format>
+    static void pack(const weight_view& w, std::size_t first, std::size_t last, std::byte* out) noexcept {
+        for (; first < last; ++first, out += panel_bytes<Format>(w.cols)) pack_panel<Format>(w, first, out);
+    }
+};
+
 /// Packs on the calling thread: see panel_weights::pack.
 struct FRUGAL_FLAGGED one_range {
     template <class F>
@@ -59,16 +70,19 @@ class FRUGAL_FLAGGED panel_weights {
 public:
     /// Repacks matrices, which may differ in format. `run_ranges(n, grain, f)` calls f(begin, end) for ranges of at least
     /// `grain` that make up 0 … n-1, on any threads, as device::cpu::run_ranges does; the result does not depend on it.
-    /// Errors: those of check_weight_view; out_of_memory.
-    template <format_list Formats, class RunRanges = one_range>
+    /// Packing::pack<Format> is a panel_packer. Errors: those of check_weight_view; out_of_memory.
+    template <format_list Formats, class Packing = plain_packing, class RunRanges = one_range>
     [[nodiscard]] static result<panel_weights> pack(std::span<const weight_view> parts, RunRanges&& run_ranges = {}) {
         panel_weights out;
+        std::vector<panel_packer> packers;
         std::size_t bytes = 0, panels = 0;
         for (const weight_view& w : parts) {
             FRUGAL_TRY(check_weight_view<Formats>(w));
             panel_view made{w.type, nullptr, w.rows, w.cols, 0};
-            FRUGAL_TRY(
-                visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) { made.panel_bytes = panel_bytes<Format>(w.cols); }));
+            FRUGAL_TRY(visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) {
+                made.panel_bytes = panel_bytes<Format>(w.cols);
+                packers.push_back(&Packing::template pack<Format>);
+            }));
             if (w.cols > (std::numeric_limits<std::size_t>::max)() / 2 / panel_codes ||
                 (made.panel_bytes != 0 &&
                  made.panels() > ((std::numeric_limits<std::size_t>::max)() / 2 - bytes) / made.panel_bytes))
@@ -91,11 +105,7 @@ public:
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 const panel_view& made = out.parts_[i];
                 const std::size_t from = (std::max)(begin, first), to = (std::min)(end, first + made.panels());
-                if (from < to)  // the format is known: see above
-                    static_cast<void>(visit<Formats>(made.type, [&]<class Format>(type_tag<Format>) {
-                        for (std::size_t p = from - first; p < to - first; ++p)
-                            pack_panel<Format>(parts[i], p, memory + (made.panel(p) - memory));
-                    }));
+                if (from < to) packers[i](parts[i], from - first, to - first, memory + (made.panel(from - first) - memory));
                 first += made.panels();
             }
         });

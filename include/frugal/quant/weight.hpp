@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <string_view>
 
 #include "frugal/core/error.hpp"
 #include "frugal/quant/list.hpp"
@@ -31,19 +32,15 @@ struct weight_view {
 template <class Formats>
 [[nodiscard]] result<std::size_t> row_bytes(type_id type, std::size_t cols) {
     FRUGAL_REQUIRE_FORMATS(Formats);
-    std::size_t bytes = 0;
-    status checked;
-    FRUGAL_TRY(visit<Formats>(type, [&]<class F>(type_tag<F>) {
-        if (cols % F::block_size != 0)
-            checked =
-                fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", F::name, ": its blocks hold ", F::block_size);
-        else if (cols / F::block_size > (std::numeric_limits<std::size_t>::max)() / F::block_bytes)
-            checked = fail(errc::out_of_memory, "rows of ", cols, " weights are beyond the address space");
-        else
-            bytes = cols / F::block_size * F::block_bytes;
-    }));
-    FRUGAL_TRY(std::move(checked));
-    return bytes;
+    std::size_t block = 1, bytes = 0;
+    std::string_view name;
+    FRUGAL_TRY(
+        visit<Formats>(type, [&]<class F>(type_tag<F>) { block = F::block_size, bytes = F::block_bytes, name = F::name; }));
+    if (cols % block != 0)
+        return fail(errc::shape_mismatch, "rows of ", cols, " weights cannot be ", name, ": its blocks hold ", block);
+    if (cols / block > (std::numeric_limits<std::size_t>::max)() / bytes)
+        return fail(errc::out_of_memory, "rows of ", cols, " weights are beyond the address space");
+    return cols / block * bytes;
 }
 
 /// Checks that a view made by hand can be read: type in the list, whole blocks, rows that do not overlap, data present.

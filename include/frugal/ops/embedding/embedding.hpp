@@ -14,6 +14,19 @@ FRUGAL_NAMESPACE_BEGIN
 
 namespace ops {
 
+namespace detail {
+/// The kernel for tables of this type, which must be in the list.
+template <class Formats, class Isa>
+[[nodiscard]] ops::cpu::row_decoder row_decoder_of(quant::type_id type) {
+    ops::cpu::row_decoder found = nullptr;
+    (void)quant::visit<Formats>(type, [&]<class Format>(type_tag<Format>) {
+        FRUGAL_REQUIRE_KERNELS(Format);
+        found = &ops::cpu::embedding_rows<Isa, Format>;
+    });
+    return found;
+}
+}  // namespace detail
+
 /// y[i] = row rows[i] of the table, decoded to f32. y: [rows.size(), table.cols].
 /// Errors: shape_mismatch, unsupported_format, invalid_argument (a row outside the table; nothing is written then).
 template <class Formats, device::cpu_target Device>
@@ -30,12 +43,9 @@ template <class Formats, device::cpu_target Device>
                         " rows");
     if (rows.empty() || table.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, rows.size() * table.row_bytes);
-    return quant::visit<Formats>(table.type, [&]<class Format>(type_tag<Format>) {
-        FRUGAL_REQUIRE_KERNELS(Format);
-        dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) {
-            ops::cpu::embedding_rows<typename Device::isa, Format>(table, rows.data(), y, begin, end);
-        });
-    });
+    const ops::cpu::row_decoder decode = detail::row_decoder_of<Formats, typename Device::isa>(table.type);
+    dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) { decode(table, rows.data(), y, begin, end); });
+    return {};
 }
 
 /// y = all rows of the matrix, decoded to f32. y: [w.rows, w.cols]. Errors: shape_mismatch, unsupported_format, invalid_argument.
@@ -48,12 +58,9 @@ template <class Formats, device::cpu_target Device>
     FRUGAL_TRY(quant::check_weight_view<Formats>(w));
     if (w.rows == 0 || w.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, w.bytes());
-    return quant::visit<Formats>(w.type, [&]<class Format>(type_tag<Format>) {
-        FRUGAL_REQUIRE_KERNELS(Format);
-        dev.run_ranges(w.rows, 8, [&](std::size_t begin, std::size_t end) {
-            ops::cpu::embedding_rows<typename Device::isa, Format>(w, nullptr, y, begin, end);
-        });
-    });
+    const ops::cpu::row_decoder decode = detail::row_decoder_of<Formats, typename Device::isa>(w.type);
+    dev.run_ranges(w.rows, 8, [&](std::size_t begin, std::size_t end) { decode(w, nullptr, y, begin, end); });
+    return {};
 }
 
 }  // namespace ops

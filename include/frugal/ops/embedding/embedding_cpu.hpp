@@ -16,6 +16,10 @@ template <class Isa, class Format>
 FRUGAL_KERNEL void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y,
                                   std::size_t begin, std::size_t end);
 
+/// An instance of embedding_rows.
+using row_decoder = void (*)(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y, std::size_t begin,
+                             std::size_t end);
+
 }  // namespace ops::cpu
 
 FRUGAL_NAMESPACE_END

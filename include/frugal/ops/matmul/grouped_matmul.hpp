@@ -1,9 +1,12 @@
 #pragma once
 /// Several independent products of weights with activations as one parallel region.
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "frugal/device/cpu/cpu.hpp"
+#include "frugal/device/cpu/pack_panels.hpp"
 #include "frugal/ops/matmul/activations.hpp"
 #include "frugal/ops/matmul/matmul_cpu.hpp"
 #include "frugal/ops/matmul/panel_runs.hpp"
@@ -22,6 +25,36 @@ struct FRUGAL_FLAGGED matmul_product {
     prepared_activations x;
     matrix_view<float> y;
 };
+
+namespace detail {
+
+/// What multiplies weights of one format from a file's blocks.
+struct FRUGAL_FLAGGED row_kernels {
+    quant::panel_packer pack = nullptr;
+    ops::cpu::panel_kernel multiply = nullptr;
+    std::size_t panel_bytes = 0;
+};
+
+/// As ops::cpu::matmul_panels, from a file's blocks, with the same bits: some panels are packed, and multiplied before the caches
+/// lose them. `scratch`: ops::cpu::matmul_scratch(w.cols) floats.
+inline void multiply_rows(const row_kernels& kernels, const quant::weight_view& w, const prepared_activations& x,
+                          matrix_view<float> y, std::size_t first, std::size_t last, float* scratch) {
+    constexpr std::size_t cached = std::size_t{1} << 14;
+    std::byte* const room = reinterpret_cast<std::byte*>(scratch + ops::cpu::panel_scratch);
+    const std::size_t together = kernels.panel_bytes < cached / 2 ? cached / (kernels.panel_bytes + 1) : 1;
+    const std::size_t most = ops::cpu::matmul_scratch(w.cols) - ops::cpu::panel_scratch;
+    while (first < last) {
+        std::size_t count = (std::min)(together, last - first);
+        count = (std::min)(count, (std::max)(most * sizeof(float) / (kernels.panel_bytes + 1), std::size_t{1}));
+        std::memset(room, 0, count * kernels.panel_bytes);
+        kernels.pack(w, first, first + count, room);
+        const std::size_t row = first * quant::panel_rows, rows = (std::min)(count * quant::panel_rows, w.rows - row);
+        kernels.multiply({w.type, room, rows, w.cols, kernels.panel_bytes}, x, y.cols_range(row, rows), 0, count, scratch);
+        first += count;
+    }
+}
+
+}  // namespace detail
 
 /// Floats of scratch that grouped_matmul takes for weights of `cols` columns, at most.
 template <device::cpu_target Device>
@@ -61,12 +94,16 @@ template <class Formats, device::cpu_target Device>
     detail::run_panels(dev, products.size(), panels, tasks, panels_of,
                        [&](std::size_t i, std::size_t first, std::size_t last, std::size_t task) {
                            const matmul_product& p = products[i];
+                           detail::row_kernels kernels;
                            // The type was looked up above, so this cannot fail.
                            (void)quant::visit<Formats>(p.w.type, [&]<class Format>(type_tag<Format>) {
                                FRUGAL_REQUIRE_KERNELS(Format);
-                               ops::cpu::matmul_rows<typename Device::isa, Format, device::activations_of<Device>>(
-                                   p.w, p.x, p.y, first, last, room.row(task));
+                               using isa = typename Device::isa;
+                               kernels = {&device::pack_panels<isa, Format>,
+                                          &ops::cpu::matmul_panels<isa, Format, device::activations_of<Device>>,
+                                          quant::panel_bytes<Format>(p.w.cols)};
                            });
+                           detail::multiply_rows(kernels, p.w, p.x, p.y, first, last, room.row(task));
                        });
     return {};
 }

@@ -53,12 +53,13 @@ template <device::image_target Device, class Product>
     FRUGAL_TRY_ASSIGN(auto room, scratch.matrix(tasks, ops::cpu::panel_scratch));
     run_panels(dev, count, panels, tasks, panels_of, [&](std::size_t i, std::size_t first, std::size_t last, std::size_t task) {
         const image_product p = product(i);
+        ops::cpu::panel_kernel multiply = nullptr;
         // The type was in the list when the image was packed, so this cannot fail.
         (void)quant::visit<typename Device::image_formats>(p.w.type, [&]<class Format>(type_tag<Format>) {
             FRUGAL_REQUIRE_KERNELS(Format);
-            ops::cpu::matmul_panels<typename Device::isa, Format, device::activations_of<Device>>(p.w, p.x, p.y, first, last,
-                                                                                                  room.row(task));
+            multiply = &ops::cpu::matmul_panels<typename Device::isa, Format, device::activations_of<Device>>;
         });
+        multiply(p.w, p.x, p.y, first, last, room.row(task));
     });
     return {};
 }

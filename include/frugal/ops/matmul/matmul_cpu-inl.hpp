@@ -248,22 +248,6 @@ void matmul_panels(const quant::panel_view& w, const prepared_activations& x, ma
         });
 }
 
-template <class Isa, class Format, class Activations>
-void matmul_rows(const quant::weight_view& w, const prepared_activations& x, matrix_view<float> y, std::size_t panel_begin,
-                 std::size_t panel_end, float* scratch) {
-    FRUGAL_REQUIRE_ISA_FLAGS(Isa);
-    const std::size_t bytes = quant::panel_bytes<Format>(w.cols);
-    std::byte* const panel = reinterpret_cast<std::byte*>(scratch + panel_scratch);
-    detail::with_tiles<Isa, Format, Activations>(
-        x, [&](const auto& tiles) __attribute__((always_inline)) {
-            for (std::size_t p = panel_begin; p < panel_end; ++p) {
-                std::memset(panel, 0, bytes);
-                quant::pack_panel<Format>(w, p, panel);
-                detail::multiply_panel<Isa, Format, Activations>(tiles, panel, p * quant::panel_rows, w.rows, x, y, scratch);
-            }
-        });
-}
-
 }  // namespace ops::cpu
 
 FRUGAL_NAMESPACE_END

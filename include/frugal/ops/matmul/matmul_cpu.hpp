@@ -17,7 +17,7 @@ namespace ops::cpu {
 inline constexpr std::size_t matmul_slice = 512;
 /// Floats of scratch that matmul_panels needs.
 inline constexpr std::size_t panel_scratch = matmul_slice * quant::panel_rows;
-/// Floats of scratch that matmul_rows needs for rows of `cols` weights.
+/// Floats of scratch for a product from a file's blocks, rows of `cols` weights: those of matmul_panels and a panel of f32.
 [[nodiscard]] FRUGAL_ALWAYS_INLINE constexpr std::size_t matmul_scratch(std::size_t cols) noexcept {
     return panel_scratch + quant::panel_rows * ((cols + quant::panel_group - 1) / quant::panel_group * quant::panel_group);
 }
@@ -30,10 +30,9 @@ template <class Isa, class Format, class Activations>
 FRUGAL_KERNEL void matmul_panels(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y,
                                  std::size_t panel_begin, std::size_t panel_end, float* scratch);
 
-/// The same from a file's blocks, with the same bits: each panel is packed first. `scratch`: matmul_scratch(w.cols) floats.
-template <class Isa, class Format, class Activations>
-FRUGAL_KERNEL void matmul_rows(const quant::weight_view& w, const prepared_activations& x, matrix_view<float> y,
-                               std::size_t panel_begin, std::size_t panel_end, float* scratch);
+/// An instance of matmul_panels.
+using panel_kernel = void (*)(const quant::panel_view& w, const prepared_activations& x, matrix_view<float> y,
+                              std::size_t panel_begin, std::size_t panel_end, float* scratch);
 
 }  // namespace ops::cpu
 

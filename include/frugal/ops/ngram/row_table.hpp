@@ -9,8 +9,7 @@
 
 #include "frugal/core/error.hpp"
 #include "frugal/device/cpu/cpu.hpp"
-#include "frugal/ops/embedding/embedding_cpu.hpp"
-#include "frugal/quant/compiled.hpp"
+#include "frugal/ops/embedding/embedding.hpp"
 #include "frugal/quant/weight.hpp"
 #include "frugal/tensor/view.hpp"
 
@@ -84,10 +83,7 @@ template <class Formats, device::cpu_target Device>
             const quant::weight_view& shard = table.shards()[at.shard];
             const auto row = static_cast<std::int64_t>(at.row);
             // The type was looked up above, so this cannot fail.
-            (void)quant::visit<Formats>(shard.type, [&]<class Format>(type_tag<Format>) {
-                FRUGAL_REQUIRE_KERNELS(Format);
-                ops::cpu::embedding_rows<typename Device::isa, Format>(shard, &row, y.rows_range(i, 1), 0, 1);
-            });
+            detail::row_decoder_of<Formats, typename Device::isa>(shard.type)(shard, &row, y.rows_range(i, 1), 0, 1);
         }
     });
     return {};
