@@ -73,10 +73,10 @@ template <class NormWeight, class Device, class Cache>
         if (!ratio.completes(token_rank(t))) continue;
         const block_index block = ratio.block_of(token_rank(t));
         fg::attention::detail::pool_block(cache.raw_keys(sequence), ratio, block, key.data());
-        FRUGAL_TRY(fg::ops::rms_norm<NormWeight>(device, fg::matrix_view<const float>(row), data.index_norm, shape::eps, row));
+        FRUGAL_TRY(fg::ops::rms_norm<NormWeight>(device, data.index_norm, fg::matrix_view<const float>(row), shape::eps, row));
         const auto at = static_cast<std::int32_t>(ratio.first_token(block).value);
         const rope_position position{at, at, at};
-        FRUGAL_TRY(fg::ops::apply_rope(device, scratch, rope, std::span(&position, 1), row, 1, shape::index_dim));
+        FRUGAL_TRY(fg::ops::apply_rope(device, scratch, rope, std::span(&position, 1), 1, shape::index_dim, row));
         cache.write_block_key(sequence, block, key.data());
     }
     cache.commit(sequence, length - begin);

@@ -34,8 +34,8 @@ struct attend {
     }
 
     fg::status run() {
-        return fg::ops::attention<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()), shape,
-                                                                scale, see, as_matrix(y, see.size()));
+        return fg::ops::attention<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()), see,
+                                                                shape, scale, as_matrix(y, see.size()));
     }
 
     std::string check() const {

@@ -39,8 +39,8 @@ struct selection {
     }
 
     fg::status run() {
-        return fg::ops::select_blocks<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()),
-                                                                    heads, see, top, chosen, counts);
+        return fg::ops::select_blocks<fg::device::cpu<Isa>, Scalar>(device, scratch, as_matrix(std::as_const(q), see.size()), see,
+                                                                    heads, top, chosen, counts);
     }
 
     // Every chosen block scores at least what every other one does, within rounding.

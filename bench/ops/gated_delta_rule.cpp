@@ -26,9 +26,9 @@ struct delta_rule {
 
     fg::status run() {
         return fg::ops::gated_delta_rule<pairing, fg::ops::state_layout::key_major, Scan>(
-            device, scratch, dims, as_matrix(std::as_const(q), tokens), as_matrix(std::as_const(k), tokens),
+            device, scratch, as_matrix(std::as_const(q), tokens), as_matrix(std::as_const(k), tokens),
             as_matrix(std::as_const(v), tokens), as_matrix(std::as_const(g), tokens), as_matrix(std::as_const(beta), tokens),
-            state, as_matrix(out, tokens));
+            dims, state, as_matrix(out, tokens));
     }
 
     // The recurrence in double for three heads, from a state of zeros.

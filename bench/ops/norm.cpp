@@ -23,9 +23,9 @@ struct norm {
     fg::status run() {
         const auto input = as_matrix(std::as_const(x), rows);
         if constexpr (Kind == kind::rms)
-            return fg::ops::rms_norm<fg::ops::norm_weight::zero_centred>(device, input, w, eps, as_matrix(y, rows));
+            return fg::ops::rms_norm<fg::ops::norm_weight::zero_centred>(device, w, input, eps, as_matrix(y, rows));
         if constexpr (Kind == kind::gated)
-            return fg::ops::gated_rms_norm<fg::ops::activation::silu>(device, input, as_matrix(std::as_const(gate), rows), w, eps,
+            return fg::ops::gated_rms_norm<fg::ops::activation::silu>(device, w, input, as_matrix(std::as_const(gate), rows), eps,
                                                                       as_matrix(y, rows));
         return fg::ops::l2_norm(device, input, eps, as_matrix(y, rows));
     }

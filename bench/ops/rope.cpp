@@ -23,7 +23,7 @@ struct rotation {
 
     // In place, so the data keeps turning; its size does not change.
     fg::status run() {
-        return fg::ops::apply_rope(device, scratch, table, positions, as_matrix(x, positions.size()), heads, head_dim);
+        return fg::ops::apply_rope(device, scratch, table, positions, heads, head_dim, as_matrix(x, positions.size()));
     }
 
     std::string check() const {

@@ -28,7 +28,7 @@ struct convolution {
     }
 
     fg::status run() {
-        return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, {x.data(), tokens, channels}, w, kernel, dilation,
+        return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, w, {x.data(), tokens, channels}, kernel, dilation,
                                                                  as_matrix(state, history), {y.data(), tokens, channels});
     }
 

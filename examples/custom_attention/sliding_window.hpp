@@ -59,8 +59,8 @@ struct sliding_window : model::full_layer<Build> {
                 const float *const k = keys.data(), *const v = values.data();
                 const ops::key_value_view<float> view{&k, &v, 31, width};
                 const ops::attention_row<float> row{&view, nullptr, keys.size() / width};
-                FRUGAL_TRY(ops::attention(pass.device(), pass.scratch(), heads.queries_and_gates.rows_range(r, 1), d.shape(),
-                                          d.scale(), std::span(&row, 1), attended.rows_range(r, 1)));
+                FRUGAL_TRY(ops::attention(pass.device(), pass.scratch(), heads.queries_and_gates.rows_range(r, 1),
+                                          std::span(&row, 1), d.shape(), d.scale(), attended.rows_range(r, 1)));
             }
         FRUGAL_TRY(attention::gate_and_project(pass, products, d, heads, attended, y));
         return attention::clear_padding(step, y);

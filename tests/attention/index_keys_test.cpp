@@ -70,7 +70,7 @@ double layer_recall() {
         std::vector<std::uint32_t> out(64 * 8);
         std::vector<std::size_t> counts(64);
         REQUIRE(ops::select_blocks(dev, cache.scratch, fg::matrix_view<const float>(q.data(), 64, q.size() / 64),
-                                   layer.dims.index_heads, std::span<const ops::block_row<Scalar>>(rows), 8, out, counts));
+                                   std::span<const ops::block_row<Scalar>>(rows), layer.dims.index_heads, 8, out, counts));
         return out;
     };
     const auto want = chosen(fg::type_tag<float>{}), got = chosen(fg::type_tag<IndexScalar>{});

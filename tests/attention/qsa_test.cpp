@@ -122,7 +122,7 @@ void check_golden(Device& dev, const test::golden& file) {
             attention::detail::pool_block(cache.state.raw_keys(s), ratio, reuse::block_index(block), key.data());
             test::check_close(key, test::slice(pooled, at, dim), file.tol("pooled"), "pooled");
             const matrix_view<float> one(key.data(), 1, dim);
-            REQUIRE(ops::rms_norm<test::zero_centred>(dev, matrix_view<const float>(one), layer.indexer_k_norm, dims.eps, one));
+            REQUIRE(ops::rms_norm<test::zero_centred>(dev, layer.indexer_k_norm, matrix_view<const float>(one), dims.eps, one));
             test::check_close(key, test::slice(normed, at, dim), file.tol("normed"), "normed");
             const float* finished = cache.state.block_keys(s).row(block);
             test::check_close({finished, finished + dim}, test::slice(roped, at, dim), file.tol("roped"), "roped");

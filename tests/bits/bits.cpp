@@ -106,11 +106,12 @@ void attention(const char* isa) {
                 see[r].visible = r + 25;
             }
             out.add(in_any_split(rows, group * head_dim, isa, "attention", [&](std::size_t first, std::size_t n, auto y) {
-                need(ops::attention(dev, scratch, matrix_view<const float>(q.data() + first * group * head_dim, n, group * head_dim),
-                                    shape, 0.25f, std::span<const ops::attention_row<float>>(see).subspan(first, n), y),
+                need(ops::attention(dev, scratch,
+                                    matrix_view<const float>(q.data() + first * group * head_dim, n, group * head_dim),
+                                    std::span<const ops::attention_row<float>>(see).subspan(first, n), shape, 0.25f, y),
                      "attention");
-                need(ops::gate_heads(dev, matrix_view<const float>(q.data() + first * group * head_dim, n, group * head_dim), group,
-                                     y),
+                need(ops::gate_heads(dev, matrix_view<const float>(q.data() + first * group * head_dim, n, group * head_dim),
+                                     group, y),
                      "gate_heads");
             }));
         }
@@ -128,8 +129,9 @@ void convolution(const char* isa) {
         std::vector<float> state;
         out.add(in_any_split(tokens, channels, isa, "causal_conv1d", [&](std::size_t first, std::size_t n, auto y) {
             if (first == 0) state.assign(3 * channels, 0.0f);
-            need(ops::causal_conv1d<ops::activation::silu>(dev, matrix_view<const float>(x.data() + first * channels, n, channels), w,
-                                                           4, 1, matrix_view<float>(state.data(), 3, channels), y),
+            need(ops::causal_conv1d<ops::activation::silu>(dev, w,
+                                                           matrix_view<const float>(x.data() + first * channels, n, channels), 4,
+                                                           1, matrix_view<float>(state.data(), 3, channels), y),
                  "causal_conv1d");
         }));
     }
@@ -151,8 +153,8 @@ void delta_rule(const char* isa) {
             const std::vector<float> v = random.take(tokens * 2 * dim, 4.0f), a = random.take(tokens * 2, 4.0f);
             const std::vector<float> b = random.take(tokens * 2, 4.0f), decay = {-0.5f, -0.01f}, bias = {0.25f, 0.75f};
             std::vector<float> state, g(tokens * 2), beta(tokens * 2);
-            need(ops::delta_gates(dev, matrix_view<const float>(a.data(), tokens, 2), matrix_view<const float>(b.data(), tokens, 2),
-                                  decay, bias, matrix_view<float>(g.data(), tokens, 2),
+            need(ops::delta_gates(dev, decay, bias, matrix_view<const float>(a.data(), tokens, 2),
+                                  matrix_view<const float>(b.data(), tokens, 2), matrix_view<float>(g.data(), tokens, 2),
                                   matrix_view<float>(beta.data(), tokens, 2)),
                  "delta_gates");
             const auto make = [&](std::size_t first, std::size_t n, matrix_view<float> y) {
@@ -162,9 +164,10 @@ void delta_rule(const char* isa) {
                 };
                 const auto rule = [&]<class Scan>() {
                     return ops::gated_delta_rule<ops::head_pairing::grouped, ops::state_layout::key_major, Scan>(
-                        dev, scratch, dims, part(q, dim), part(k, dim), part(v, 2 * dim), part(g, 2), part(beta, 2), state, y);
+                        dev, scratch, part(q, dim), part(k, dim), part(v, 2 * dim), part(g, 2), part(beta, 2), dims, state, y);
                 };
-                need(chunked ? rule.template operator()<ops::scan::chunked<16>>() : rule.template operator()<ops::scan::recurrent>(),
+                need(chunked ? rule.template operator()<ops::scan::chunked<16>>()
+                             : rule.template operator()<ops::scan::recurrent>(),
                      "gated_delta_rule");
             };
             std::vector<float> y(tokens * 2 * dim);
@@ -220,10 +223,11 @@ void small_operators(const char* isa) {
     };
     const auto add = [&](const char* what, auto&& make) { out.add(in_any_split(rows, cols, isa, what, make)); };
     add("rms_norm", [&](std::size_t first, std::size_t n, auto y) {
-        need(ops::rms_norm<ops::norm_weight::zero_centred>(dev, part(x, first, n), w, 1e-6f, y), "rms_norm");
+        need(ops::rms_norm<ops::norm_weight::zero_centred>(dev, w, part(x, first, n), 1e-6f, y), "rms_norm");
     });
     add("gated_rms_norm", [&](std::size_t first, std::size_t n, auto y) {
-        need(ops::gated_rms_norm<ops::activation::silu>(dev, part(x, first, n), part(z, first, n), w, 1e-6f, y), "gated_rms_norm");
+        need(ops::gated_rms_norm<ops::activation::silu>(dev, w, part(x, first, n), part(z, first, n), 1e-6f, y),
+             "gated_rms_norm");
     });
     add("swiglu", [&](std::size_t first, std::size_t n, auto y) {
         need(ops::swiglu(dev, part(x, first, n), part(z, first, n), y), "swiglu");
@@ -235,7 +239,7 @@ void small_operators(const char* isa) {
             const auto position = static_cast<std::int32_t>(1000 * (first + r));
             at[r] = {position, position, position};
         }
-        need(ops::apply_rope(dev, scratch, ops::rope_table::make(1e6, 36), at, y, 2, 44), "rope");
+        need(ops::apply_rope(dev, scratch, ops::rope_table::make(1e6, 36), at, 2, 44, y), "rope");
     });
     std::vector<float> mean(rows * cols / 4);
     need(ops::gated_stream_mean(dev, part(x, 0, rows), part(z, 0, rows), 4, matrix_view<float>(mean.data(), rows, cols / 4)),

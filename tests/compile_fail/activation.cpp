@@ -40,9 +40,9 @@ using of_layer = fg::ops::activation::sigmoid;
 
 fg::status convolve(fg::device::cpu<>& dev, fg::matrix_view<const float> x, std::span<const float> w,
                     fg::matrix_view<float> state, fg::matrix_view<float> y) {
-    return fg::ops::causal_conv1d<of_convolution>(dev, x, w, std::size_t{4}, std::size_t{1}, state, y);
+    return fg::ops::causal_conv1d<of_convolution>(dev, w, x, std::size_t{4}, std::size_t{1}, state, y);
 }
 fg::status normalize(fg::device::cpu<>& dev, fg::matrix_view<const float> x, std::span<const float> w, fg::matrix_view<float> y) {
-    return fg::ops::gated_rms_norm<of_norm>(dev, x, x, w, 1e-6f, y);
+    return fg::ops::gated_rms_norm<of_norm>(dev, w, x, x, 1e-6f, y);
 }
 static_assert(fg::attention::gdn<fg::ops::head_pairing::tiled, of_layer>::name == "gdn");

@@ -457,12 +457,12 @@ struct block_numbers {
     [[nodiscard]] frugal::status forward(Pass& pass) const {
         const matrix_view<float> x = of(0), gate = of(at_gate), y = of(at_y), history(all + at_history, taps - 1, cols);
         const std::span<const float> conv(all + at_taps, taps * cols);
-        FRUGAL_TRY(ops::causal_conv1d<ops::activation::silu>(pass, x, conv, taps, 1, history, y));
+        FRUGAL_TRY(ops::causal_conv1d<ops::activation::silu>(pass, conv, x, taps, 1, history, y));
         FRUGAL_TRY(ops::grouped_l2_norm(pass, y, 16, 1e-6f, y));
-        FRUGAL_TRY(ops::grouped_rms_norm<ops::norm_weight::zero_centred>(pass, y, weight(), 32, 1e-6f, y));
+        FRUGAL_TRY(ops::grouped_rms_norm<ops::norm_weight::zero_centred>(pass, weight(), y, 32, 1e-6f, y));
         FRUGAL_TRY(ops::gate_heads(pass, gate, 2, y));
         FRUGAL_TRY(ops::swiglu(pass, gate, y, y));
-        FRUGAL_TRY(ops::rms_norm<ops::norm_weight::plain>(pass, y, weight(), 1e-6f, y));
+        FRUGAL_TRY(ops::rms_norm<ops::norm_weight::plain>(pass, weight(), y, 1e-6f, y));
         return ops::add(pass, x, y);
     }
 };

@@ -74,8 +74,8 @@ std::vector<float> attend(Device& dev, const problem& p, std::size_t first = 0, 
     }
     const std::size_t width = p.shape.heads * p.shape.head_dim;
     std::vector<float> y(count * width, quiet_nan);
-    REQUIRE(ops::attention(dev, scratch, p.view().rows_range(first, count), p.shape, p.scale(),
-                           std::span<const ops::attention_row<float>>(p.rows).subspan(first, count),
+    REQUIRE(ops::attention(dev, scratch, p.view().rows_range(first, count),
+                           std::span<const ops::attention_row<float>>(p.rows).subspan(first, count), p.shape, p.scale(),
                            matrix_view<float>(y.data(), count, width)));
     return y;
 }
@@ -299,9 +299,9 @@ void check_stored(std::size_t head_dim) {
         const std::size_t seen = chosen != nullptr ? list.size() : tokens;
         const ops::attention_row<Scalar> rows[] = {{&view, chosen, seen - 1}, {&view, chosen, seen}};
         const ops::attention_row<float> float_rows[] = {{&floats.view, chosen, seen - 1}, {&floats.view, chosen, seen}};
-        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<Scalar>>(rows),
+        REQUIRE(ops::attention(dev, scratch, queries, std::span<const ops::attention_row<Scalar>>(rows), shape, 0.2f,
                                matrix_view<float>(a.data(), 2, q_width)));
-        REQUIRE(ops::attention(dev, scratch, queries, shape, 0.2f, std::span<const ops::attention_row<float>>(float_rows),
+        REQUIRE(ops::attention(dev, scratch, queries, std::span<const ops::attention_row<float>>(float_rows), shape, 0.2f,
                                matrix_view<float>(b.data(), 2, q_width)));
         CHECK(same_bits(a, b));
     }
@@ -321,8 +321,9 @@ TEST_CASE("keys and values of any stored type give what their values give") {
         std::vector<float> q(48), y(48);
         const ops::key_value_view<fg::quant::q8_0> nothing;
         const ops::attention_row<fg::quant::q8_0> row[] = {{&nothing, nullptr, 0}};
-        CHECK(ops::attention(dev, scratch, matrix_view<const float>(q.data(), 1, 48), ops::attention_heads{1, 1, 48}, 1.0f,
-                             std::span<const ops::attention_row<fg::quant::q8_0>>(row), matrix_view<float>(y.data(), 1, 48))
+        CHECK(ops::attention(dev, scratch, matrix_view<const float>(q.data(), 1, 48),
+                             std::span<const ops::attention_row<fg::quant::q8_0>>(row), ops::attention_heads{1, 1, 48}, 1.0f,
+                             matrix_view<float>(y.data(), 1, 48))
                   .error()
                   .code == fg::errc::shape_mismatch);
     });
@@ -368,8 +369,9 @@ TEST_CASE("wrong shapes are errors") {
     const ops::attention_row<float> rows[] = {{&keys.view, nullptr, 4}};
     std::vector<float> q(240), y(240);
     const auto code = [&](std::size_t q_rows, std::size_t q_cols, ops::attention_heads shape, std::size_t y_cols) {
-        return ops::attention(dev, scratch, matrix_view<const float>(q.data(), q_rows, q_cols), shape, 1.0f,
-                              std::span<const ops::attention_row<float>>(rows), matrix_view<float>(y.data(), 1, y_cols))
+        return ops::attention(dev, scratch, matrix_view<const float>(q.data(), q_rows, q_cols),
+                              std::span<const ops::attention_row<float>>(rows), shape, 1.0f,
+                              matrix_view<float>(y.data(), 1, y_cols))
             .error()
             .code;
     };

@@ -67,7 +67,7 @@ std::vector<indices> select(Device& dev, const values& of, const std::vector<ops
     indices chosen(rows.size() * top, 77777u);
     std::vector<std::size_t> counts(rows.size(), 99);
     REQUIRE(
-        ops::select_blocks(dev, scratch, of.q(), of.heads, std::span<const ops::block_row<Scalar>>(rows), top, chosen, counts));
+        ops::select_blocks(dev, scratch, of.q(), std::span<const ops::block_row<Scalar>>(rows), of.heads, top, chosen, counts));
     std::vector<indices> out;
     for (std::size_t r = 0; r < rows.size(); ++r) {
         REQUIRE(counts[r] == std::min(top, rows[r].complete));
@@ -189,7 +189,7 @@ TEST_CASE("C36 scratch does not grow with the number of blocks") {
     const auto bytes = [&](std::size_t blocks) {
         const ops::block_row<float> row{&view, blocks};
         REQUIRE(
-            ops::select_blocks(dev, scratch, of.q(), 1, std::span<const ops::block_row<float>>(&row, 1), 512, chosen, counts));
+            ops::select_blocks(dev, scratch, of.q(), std::span<const ops::block_row<float>>(&row, 1), 1, 512, chosen, counts));
         return scratch.bytes();
     };
     const std::size_t small = bytes(600);

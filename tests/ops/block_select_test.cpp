@@ -62,8 +62,9 @@ std::vector<indices> select(Device& dev, const problem& p, std::size_t top, std:
     }
     indices chosen(count * top, 77777u);
     std::vector<std::size_t> counts(count);
-    REQUIRE(ops::select_blocks(dev, scratch, p.q().rows_range(first, count), p.heads,
-                               std::span<const ops::block_row<float>>(p.rows).subspan(first, count), top, chosen, counts));
+    REQUIRE(ops::select_blocks(dev, scratch, p.q().rows_range(first, count),
+                               std::span<const ops::block_row<float>>(p.rows).subspan(first, count), p.heads, top, chosen,
+                               counts));
     std::vector<indices> out;
     for (std::size_t r = 0; r < count; ++r)
         out.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(r * top),
@@ -200,10 +201,10 @@ TEST_CASE("wrong shapes are errors") {
     indices chosen(4);
     std::vector<std::size_t> counts(2);
     const std::span<const ops::block_row<float>> rows(p.rows);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 3, rows, 2, chosen, counts).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows.first(1), 2, chosen, counts).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 3, chosen, counts).error().code == fg::errc::shape_mismatch);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 2, chosen, std::span(counts).first(1)).error().code ==
+    CHECK(ops::select_blocks(dev, scratch, p.q(), rows, 3, 2, chosen, counts).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::select_blocks(dev, scratch, p.q(), rows.first(1), 2, 2, chosen, counts).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::select_blocks(dev, scratch, p.q(), rows, 2, 3, chosen, counts).error().code == fg::errc::shape_mismatch);
+    CHECK(ops::select_blocks(dev, scratch, p.q(), rows, 2, 2, chosen, std::span(counts).first(1)).error().code ==
           fg::errc::shape_mismatch);
-    CHECK(ops::select_blocks(dev, scratch, p.q(), 2, rows, 2, chosen, counts));
+    CHECK(ops::select_blocks(dev, scratch, p.q(), rows, 2, 2, chosen, counts));
 }

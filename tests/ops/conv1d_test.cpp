@@ -78,7 +78,7 @@ std::pair<std::vector<float>, std::vector<float>> in_chunks(Device& dev, const s
     const std::size_t tokens = x.size() / channels;
     std::size_t at = 0;
     const auto step = [&](std::size_t n) {
-        REQUIRE(ops::causal_conv1d<Activation>(dev, rows_of(x, channels).rows_range(at, n), w, kernel, dilation, history,
+        REQUIRE(ops::causal_conv1d<Activation>(dev, w, rows_of(x, channels).rows_range(at, n), kernel, dilation, history,
                                                rows_of(y, channels).rows_range(at, n)));
         at += n;
     };
@@ -102,18 +102,18 @@ TEST_CASE("convolution equals the reference: prefill, steps, several tokens afte
             for (std::size_t b = 0; b < shape[0]; ++b) {
                 const auto x = turned(file.f32("x"), b * channels * tokens, channels, tokens);
                 std::vector<float> y(x.size()), state(3 * channels);
-                REQUIRE(ops::causal_conv1d<identity>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels),
+                REQUIRE(ops::causal_conv1d<identity>(dev, w, rows_of(x, channels), 4, 1, rows_of(state, channels),
                                                      rows_of(y, channels)));
                 test::check_close(y, turned(file.f32("y_none"), b * channels * tokens, channels, tokens), tol, "y_none");
                 std::fill(state.begin(), state.end(), 0.0f);
                 REQUIRE(
-                    ops::causal_conv1d<silu>(dev, rows_of(x, channels), w, 4, 1, rows_of(state, channels), rows_of(y, channels)));
+                    ops::causal_conv1d<silu>(dev, w, rows_of(x, channels), 4, 1, rows_of(state, channels), rows_of(y, channels)));
                 test::check_close(y, turned(file.f32("y_silu"), b * channels * tokens, channels, tokens), tol, "y_silu");
                 CHECK(same_bits(state, history_of(file.f32("state_after"), b * channels * 4, channels)));
 
                 std::vector<float> continued = state, out(6 * channels);
                 const auto more = turned(file.f32("x_continue"), b * channels * 6, channels, 6);
-                REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(more, channels), w, 4, 1, rows_of(continued, channels),
+                REQUIRE(ops::causal_conv1d<silu>(dev, w, rows_of(more, channels), 4, 1, rows_of(continued, channels),
                                                  rows_of(out, channels)));
                 test::check_close(out, turned(file.f32("y_continue"), b * channels * 6, channels, 6), tol, "y_continue");
 
@@ -121,7 +121,7 @@ TEST_CASE("convolution equals the reference: prefill, steps, several tokens afte
                     const std::size_t at = (i * shape[0] + b) * channels;
                     const auto one = turned(file.f32("x_steps"), at, channels, 1);
                     std::vector<float> step(channels);
-                    REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(one, channels), w, 4, 1, rows_of(state, channels),
+                    REQUIRE(ops::causal_conv1d<silu>(dev, w, rows_of(one, channels), 4, 1, rows_of(state, channels),
                                                      rows_of(step, channels)));
                     test::check_close(step, turned(file.f32("y_steps"), at, channels, 1), tol, "y_steps");
                     CHECK(same_bits(state, history_of(file.f32("state_steps"), at * 4, channels)));
@@ -147,12 +147,12 @@ TEST_CASE("C12 conv state in chunks shorter than the kernel") {
         // A state that held NaN and was cleared by storing zeros.
         std::vector<float> used(3, std::numeric_limits<float>::quiet_NaN()), out(5);
         std::fill(used.begin(), used.end(), 0.0f);
-        REQUIRE(ops::causal_conv1d<identity>(dev, rows_of(x, 1), w, 4, 1, rows_of(used, 1), rows_of(out, 1)));
+        REQUIRE(ops::causal_conv1d<identity>(dev, w, rows_of(x, 1), 4, 1, rows_of(used, 1), rows_of(out, 1)));
         CHECK(out == want);
         // A used state is history: it must be read.
         std::vector<float> before = {1, 2, 3}, after(1);
         REQUIRE(
-            ops::causal_conv1d<identity>(dev, rows_of(std::vector<float>{4}, 1), w, 4, 1, rows_of(before, 1), rows_of(after, 1)));
+            ops::causal_conv1d<identity>(dev, w, rows_of(std::vector<float>{4}, 1), 4, 1, rows_of(before, 1), rows_of(after, 1)));
         CHECK(after[0] == 4321);
     });
 }
@@ -196,7 +196,7 @@ TEST_CASE("SiLU behind the convolution: 3 units in the last place over the whole
         fg::device::cpu<Isa> dev;
         const auto silu_of = [&](const std::vector<float>& x) {
             std::vector<float> y(x.size());
-            REQUIRE(ops::causal_conv1d<silu>(dev, rows_of(x, x.size()), std::vector<float>(x.size(), 1.0f), 1, 1,
+            REQUIRE(ops::causal_conv1d<silu>(dev, std::vector<float>(x.size(), 1.0f), rows_of(x, x.size()), 1, 1,
                                              matrix_view<float>(), rows_of(y, x.size())));
             return y;
         };
@@ -237,8 +237,8 @@ TEST_CASE("C13 packed sequences do not see one another") {
         const auto rows = rows_of(x, channels);
         const auto out = rows_of(y, channels).rows_range(1, 8);
         const auto state = rows_of(states, channels);
-        REQUIRE(ops::causal_conv1d<silu>(dev, rows.rows_range(0, 3), w, 4, 1, state.rows_range(0, 3), out.rows_range(0, 3)));
-        REQUIRE(ops::causal_conv1d<silu>(dev, rows.rows_range(3, 5), w, 4, 1, state.rows_range(3, 3), out.rows_range(3, 5)));
+        REQUIRE(ops::causal_conv1d<silu>(dev, w, rows.rows_range(0, 3), 4, 1, state.rows_range(0, 3), out.rows_range(0, 3)));
+        REQUIRE(ops::causal_conv1d<silu>(dev, w, rows.rows_range(3, 5), 4, 1, state.rows_range(3, 3), out.rows_range(3, 5)));
         CHECK(std::memcmp(out.row(0), a.first.data(), a.first.size() * sizeof(float)) == 0);
         CHECK(std::memcmp(out.row(3), b.first.data(), b.first.size() * sizeof(float)) == 0);
         CHECK(std::memcmp(state.row(0), a.second.data(), a.second.size() * sizeof(float)) == 0);
@@ -251,12 +251,12 @@ TEST_CASE("C15 no tokens change nothing; wrong shapes are returned errors") {
     fg::device::cpu<fg::isa::baseline> dev;
     std::vector<float> state = {1, 2, 3}, x(4), y(4);
     const std::vector<float> w = {1, 1, 1, 1};
-    REQUIRE(ops::causal_conv1d<identity>(dev, matrix_view<const float>(nullptr, 0, 1), w, 4, 1, rows_of(state, 1),
+    REQUIRE(ops::causal_conv1d<identity>(dev, w, matrix_view<const float>(nullptr, 0, 1), 4, 1, rows_of(state, 1),
                                          matrix_view<float>(nullptr, 0, 1)));
     CHECK(state == std::vector<float>{1, 2, 3});
     const auto code = [&](std::size_t kernel, std::size_t dilation, std::size_t history, std::size_t outputs) {
         const auto s =
-            ops::causal_conv1d<identity>(dev, rows_of(x, 1), w, kernel, dilation, matrix_view<float>(state.data(), history, 1),
+            ops::causal_conv1d<identity>(dev, w, rows_of(x, 1), kernel, dilation, matrix_view<float>(state.data(), history, 1),
                                          matrix_view<float>(y.data(), outputs, 1));
         return s ? fg::errc::io : s.error().code;
     };

@@ -55,8 +55,8 @@ answer run(Device& dev, const problem& p, const std::vector<std::size_t>& length
     };
     const auto step = [&](std::size_t n) {
         const std::size_t cols = d.value_heads * d.value_dim;
-        REQUIRE(ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, d, view(p.q, n), view(p.k, n), view(p.v, n),
-                                                             view(p.g, n), view(p.beta, n), a.state,
+        REQUIRE(ops::gated_delta_rule<Pairing, Layout, Scan>(dev, scratch, view(p.q, n), view(p.k, n), view(p.v, n), view(p.g, n),
+                                                             view(p.beta, n), d, a.state,
                                                              matrix_view<float>(a.out.data() + at * cols, n, cols)));
         at += n;
     };
@@ -184,7 +184,7 @@ TEST_CASE("C02 lengths and widths that fill neither chunk nor register stay with
                     return matrix_view<const float>(data.data(), p.tokens, data.size() / p.tokens);
                 };
                 REQUIRE(ops::gated_delta_rule<pairing::grouped, layout::key_major, Scan>(
-                    dev, scratch, dims, view(p.q), view(p.k), view(p.v), view(p.g), view(p.beta),
+                    dev, scratch, view(p.q), view(p.k), view(p.v), view(p.g), view(p.beta), dims,
                     std::span(states).subspan(s * dims.state_size(), dims.state_size()),
                     matrix_view<float>(out.data() + row * stride, p.tokens, cols, stride)));
                 row += p.tokens;
@@ -259,7 +259,7 @@ TEST_CASE("C05 gates stay f32, one token at a time as in a prefill, over 512 ste
         const std::vector<float> a_neg_exp = {-0.5f, -2.0f}, bias = {0.1f, -0.3f};
         const auto gates = [&](matrix_view<const float> from_a, matrix_view<const float> from_b, matrix_view<float> g,
                                matrix_view<float> beta) {
-            REQUIRE(ops::delta_gates(dev, from_a, from_b, a_neg_exp, bias, g, beta));
+            REQUIRE(ops::delta_gates(dev, a_neg_exp, bias, from_a, from_b, g, beta));
         };
         const auto rows = [&](std::vector<float>& data, std::size_t first, std::size_t n) {
             return matrix_view<float>(data.data() + first * heads, n, heads);
@@ -284,7 +284,7 @@ TEST_CASE("C07 softplus gate for large arguments, and the gates of the reference
         const std::vector<float> a = {100, 89, -20, 0, 1e30f, -1e30f, 20, -104}, b(8), ones(8, -1.0f), zeros(8);
         std::vector<float> g(8), beta(8);
         const matrix_view<const float> row(a.data(), 1, 8), gate(b.data(), 1, 8);
-        REQUIRE(ops::delta_gates(dev, row, gate, ones, zeros, matrix_view<float>(g.data(), 1, 8),
+        REQUIRE(ops::delta_gates(dev, ones, zeros, row, gate, matrix_view<float>(g.data(), 1, 8),
                                  matrix_view<float>(beta.data(), 1, 8)));
         for (std::size_t i = 0; i < 8; ++i) {
             const double x = a[i], want = -(std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))));
@@ -303,9 +303,10 @@ TEST_CASE("C07 softplus gate for large arguments, and the gates of the reference
         const auto from_a = file.f32("a"), from_b = file.f32("b"), bias = file.f32("dt_bias");
         const std::size_t rows = shape[1], heads = shape[2];
         std::vector<float> got_g(from_a.size()), got_beta(from_a.size());
-        REQUIRE(ops::delta_gates(
-            dev, matrix_view<const float>(from_a.data(), rows, heads), matrix_view<const float>(from_b.data(), rows, heads),
-            a_neg_exp, bias, matrix_view<float>(got_g.data(), rows, heads), matrix_view<float>(got_beta.data(), rows, heads)));
+        REQUIRE(ops::delta_gates(dev, a_neg_exp, bias, matrix_view<const float>(from_a.data(), rows, heads),
+                                 matrix_view<const float>(from_b.data(), rows, heads),
+                                 matrix_view<float>(got_g.data(), rows, heads),
+                                 matrix_view<float>(got_beta.data(), rows, heads)));
         test::check_close(got_g, file.f32("g"), file.tol("g"), "g");
         test::check_close(got_beta, file.f32("beta"), file.tol("beta"), "beta");
     });
@@ -498,8 +499,8 @@ TEST_CASE("C15 gated delta rule: no tokens change nothing; wrong shapes are retu
         return matrix_view<const float>(data.data(), n, data.size() / 3);
     };
     const auto call = [&](delta_rule_dims dims, std::size_t n, std::size_t g_rows, std::size_t state_size) {
-        return ops::gated_delta_rule<pairing::grouped>(dev, scratch, dims, view(p.q, n), view(p.k, n), view(p.v, n),
-                                                       view(p.g, g_rows), view(p.beta, n), std::span(state).first(state_size),
+        return ops::gated_delta_rule<pairing::grouped>(dev, scratch, view(p.q, n), view(p.k, n), view(p.v, n), view(p.g, g_rows),
+                                                       view(p.beta, n), dims, std::span(state).first(state_size),
                                                        matrix_view<float>(out.data(), n, 16));
     };
     CHECK(call(p.dims, 0, 0, state.size()));

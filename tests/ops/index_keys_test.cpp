@@ -158,8 +158,8 @@ TEST_CASE("C35 recall of the selection by keys of less precision") {
         fg::workspace scratch;
         indices chosen(rows * top);
         std::vector<std::size_t> counts(rows);
-        REQUIRE(ops::select_blocks(dev, scratch, fg::matrix_view<const float>(queries.data(), rows, heads * dim), heads,
-                                   std::span<const ops::block_row<Scalar>>(see), top, chosen, counts));
+        REQUIRE(ops::select_blocks(dev, scratch, fg::matrix_view<const float>(queries.data(), rows, heads * dim),
+                                   std::span<const ops::block_row<Scalar>>(see), heads, top, chosen, counts));
         return chosen;
     };
     const auto check = [&](std::string_view name, const std::vector<float>& keys, double f16, double bf16, double int8) {

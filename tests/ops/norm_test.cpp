@@ -45,7 +45,7 @@ TEST_CASE("zero-centred norm equals the reference") {
             const auto x = file.f32("x"), w = file.f32("w"), want = file.f32("y");
             std::vector<float> y(x.size());
             const float eps = file.params().at("eps").template get<float>();
-            REQUIRE(ops::rms_norm<weight::zero_centred>(dev, rows_of(x, w.size()), w, eps, rows_of(y, w.size())));
+            REQUIRE(ops::rms_norm<weight::zero_centred>(dev, w, rows_of(x, w.size()), eps, rows_of(y, w.size())));
             test::check_close(y, want, file.tol("y"), name);
         }
     });
@@ -58,7 +58,7 @@ TEST_CASE("grouped norm equals the reference") {
         const auto x = file.f32("x"), w = file.f32("w"), want = file.f32("y");
         const std::size_t group = file.params().at("group_size").template get<std::size_t>();
         std::vector<float> y(x.size());
-        REQUIRE(ops::grouped_rms_norm<weight::zero_centred>(dev, rows_of(x, w.size()), w, group,
+        REQUIRE(ops::grouped_rms_norm<weight::zero_centred>(dev, w, rows_of(x, w.size()), group,
                                                             file.params().at("eps").template get<float>(), rows_of(y, w.size())));
         test::check_close(y, want, file.tol("y"), file.name());
     });
@@ -90,13 +90,13 @@ TEST_CASE("gated norm equals the reference") {
             const auto x = file.f32("x"), gate = file.f32("gate"), w = file.f32("w"), want = file.f32("y");
             std::vector<float> y(x.size());
             REQUIRE(
-                ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(gate, w.size()), w, 1e-6f, rows_of(y, w.size())));
+                ops::gated_rms_norm<Gate>(dev, w, rows_of(x, w.size()), rows_of(gate, w.size()), 1e-6f, rows_of(y, w.size())));
             test::check_close(y, want, file.tol("y"), name);
             // In place over x, and over the gate.
             std::vector<float> over_x = x, over_gate = gate;
-            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(over_x, w.size()), rows_of(gate, w.size()), w, 1e-6f,
+            REQUIRE(ops::gated_rms_norm<Gate>(dev, w, rows_of(over_x, w.size()), rows_of(gate, w.size()), 1e-6f,
                                               rows_of(over_x, w.size())));
-            REQUIRE(ops::gated_rms_norm<Gate>(dev, rows_of(x, w.size()), rows_of(over_gate, w.size()), w, 1e-6f,
+            REQUIRE(ops::gated_rms_norm<Gate>(dev, w, rows_of(x, w.size()), rows_of(over_gate, w.size()), 1e-6f,
                                               rows_of(over_gate, w.size())));
             CHECK(same_bits(over_x, y));
             CHECK(same_bits(over_gate, y));
@@ -151,26 +151,26 @@ TEST_CASE("C11 norm weights: 1+w and w are two types, 1+w is formed in f32, the 
             test::check_close(y, want, {0, 5e-7}, what);
         };
         const std::vector<float> zero(d, 0.0f);
-        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, rows_of(x, d), zero, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, zero, rows_of(x, d), 1e-6f, rows_of(y, d)));
         check(1.0, "zero weights, zero-centred: identity");
-        REQUIRE(ops::rms_norm<weight::plain>(dev, rows_of(x, d), zero, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::plain>(dev, zero, rows_of(x, d), 1e-6f, rows_of(y, d)));
         check(0.0, "zero weights, plain: zero");
         // 0.001 in bfloat16; 1 + it would be 1 in bfloat16.
         const float small = fg::to_float(fg::to_bfloat16(0.001f));
         const std::vector<float> smalls(d, small);
-        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, rows_of(x, d), smalls, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, smalls, rows_of(x, d), 1e-6f, rows_of(y, d)));
         check(1.0 + double(small), "small weights, zero-centred");
-        REQUIRE(ops::rms_norm<weight::plain>(dev, rows_of(x, d), smalls, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::plain>(dev, smalls, rows_of(x, d), 1e-6f, rows_of(y, d)));
         check(double(small), "small weights, plain");
         // A zero-centred weight in a Hugging Face file and the 1 + w of a GGUF file are one norm.
         std::vector<float> w = normals(d, 8), one_plus_w(d), other(d);
         for (std::size_t i = 0; i < d; ++i) one_plus_w[i] = 1.0f + w[i];
-        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, rows_of(x, d), w, 1e-6f, rows_of(y, d)));
-        REQUIRE(ops::rms_norm<weight::plain>(dev, rows_of(x, d), one_plus_w, 1e-6f, rows_of(other, d)));
+        REQUIRE(ops::rms_norm<weight::zero_centred>(dev, w, rows_of(x, d), 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::plain>(dev, one_plus_w, rows_of(x, d), 1e-6f, rows_of(other, d)));
         CHECK(same_bits(y, other));
         // The gated norm: zero weights close it, whatever the gate.
         const std::vector<float> open(d, 100.0f);
-        REQUIRE(ops::gated_rms_norm<ops::activation::silu>(dev, rows_of(x, d), rows_of(open, d), zero, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::gated_rms_norm<ops::activation::silu>(dev, zero, rows_of(x, d), rows_of(open, d), 1e-6f, rows_of(y, d)));
         check(0.0, "gated norm with zero weights");
     });
 }
@@ -185,17 +185,17 @@ TEST_CASE("norms: rows do not see one another, strides are kept, in place works,
         const auto w = normals(d, 4);
         const matrix_view<const float> x(padded.data(), rows, d, stride);
         std::vector<float> y(rows * d), again(rows * d);
-        REQUIRE(ops::rms_norm<weight::plain>(dev, x, w, 1e-6f, rows_of(y, d)));
-        REQUIRE(ops::rms_norm<weight::plain>(threaded, x, w, 1e-6f, rows_of(again, d)));
+        REQUIRE(ops::rms_norm<weight::plain>(dev, w, x, 1e-6f, rows_of(y, d)));
+        REQUIRE(ops::rms_norm<weight::plain>(threaded, w, x, 1e-6f, rows_of(again, d)));
         CHECK(same_bits(y, again));
         for (const std::size_t r : std::initializer_list<std::size_t>{std::size_t{0}, std::size_t{357}, rows - 1}) {
             std::vector<float> alone(d);
-            REQUIRE(ops::rms_norm<weight::plain>(dev, x.rows_range(r, 1), w, 1e-6f, rows_of(alone, d)));
+            REQUIRE(ops::rms_norm<weight::plain>(dev, w, x.rows_range(r, 1), 1e-6f, rows_of(alone, d)));
             CHECK(std::memcmp(alone.data(), y.data() + r * d, d * sizeof(float)) == 0);
         }
         auto in_place = padded;
         const matrix_view<float> both(in_place.data(), rows, d, stride);
-        REQUIRE(ops::rms_norm<weight::plain>(dev, both, w, 1e-6f, both));
+        REQUIRE(ops::rms_norm<weight::plain>(dev, w, both, 1e-6f, both));
         bool equal = true;
         for (std::size_t r = 0; r < rows; ++r) {
             equal = equal && std::memcmp(both.row(r), y.data() + r * d, d * sizeof(float)) == 0;
@@ -210,13 +210,13 @@ TEST_CASE("norms: wrong shapes are returned errors, no rows are no work") {
     std::vector<float> x(24), y(24), w(8);
     const auto code = [](const fg::status& s) { return s ? fg::errc::io : s.error().code; };
     const std::span<const float> short_w(w.data(), 7);
-    CHECK(code(ops::rms_norm<weight::plain>(dev, rows_of(x, 8), short_w, 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
-    CHECK(code(ops::rms_norm<weight::plain>(dev, rows_of(x, 8), w, 1e-6f, rows_of(y, 12))) == fg::errc::shape_mismatch);
-    CHECK(code(ops::grouped_rms_norm<weight::plain>(dev, rows_of(x, 8), w, 3, 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
-    CHECK(code(ops::grouped_rms_norm<weight::plain>(dev, rows_of(x, 8), w, 0, 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
+    CHECK(code(ops::rms_norm<weight::plain>(dev, short_w, rows_of(x, 8), 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
+    CHECK(code(ops::rms_norm<weight::plain>(dev, w, rows_of(x, 8), 1e-6f, rows_of(y, 12))) == fg::errc::shape_mismatch);
+    CHECK(code(ops::grouped_rms_norm<weight::plain>(dev, w, rows_of(x, 8), 3, 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
+    CHECK(code(ops::grouped_rms_norm<weight::plain>(dev, w, rows_of(x, 8), 0, 1e-6f, rows_of(y, 8))) == fg::errc::shape_mismatch);
     CHECK(code(ops::l2_norm(dev, rows_of(x, 8), 1e-6f, rows_of(y, 6))) == fg::errc::shape_mismatch);
-    CHECK(code(ops::gated_rms_norm<ops::activation::silu>(dev, rows_of(x, 8), rows_of(x, 6), w, 1e-6f, rows_of(y, 8))) ==
+    CHECK(code(ops::gated_rms_norm<ops::activation::silu>(dev, w, rows_of(x, 8), rows_of(x, 6), 1e-6f, rows_of(y, 8))) ==
           fg::errc::shape_mismatch);
     CHECK(
-        ops::rms_norm<weight::plain>(dev, matrix_view<const float>(nullptr, 0, 8), w, 1e-6f, matrix_view<float>(nullptr, 0, 8)));
+        ops::rms_norm<weight::plain>(dev, w, matrix_view<const float>(nullptr, 0, 8), 1e-6f, matrix_view<float>(nullptr, 0, 8)));
 }

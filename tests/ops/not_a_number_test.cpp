@@ -180,7 +180,7 @@ TEST_CASE("NaN: elementwise operators and activations keep it in its place") {
             [&] {
                 floats y = a;
                 fg::workspace scratch;
-                REQUIRE(ops::apply_rope(dev, scratch, table, positions, writable(y, cols), 1, cols));
+                REQUIRE(ops::apply_rope(dev, scratch, table, positions, 1, cols, writable(y, cols)));
                 return y;
             },
             [](std::size_t in, std::size_t out) {
@@ -209,13 +209,13 @@ TEST_CASE("NaN: a norm loses its row, a convolution what its taps reach") {
             };
         };
         const auto rms =
-            run([&](auto y) { return ops::rms_norm<ops::norm_weight::zero_centred>(dev, rows_of(x, cols), w, 1e-6f, y); });
+            run([&](auto y) { return ops::rms_norm<ops::norm_weight::zero_centred>(dev, w, rows_of(x, cols), 1e-6f, y); });
         check("rms_norm", x, rms, same_row);
         check("rms_norm, weight", w, rms, column);
         check("grouped_l2_norm", x, run([&](auto y) { return ops::grouped_l2_norm(dev, rows_of(x, cols), cols / 2, 1e-6f, y); }),
               same_group);
         const auto gated = run([&](auto y) {
-            return ops::gated_rms_norm<ops::activation::silu>(dev, rows_of(x, cols), rows_of(gate, cols), w, 1e-6f, y);
+            return ops::gated_rms_norm<ops::activation::silu>(dev, w, rows_of(x, cols), rows_of(gate, cols), 1e-6f, y);
         });
         check("gated_rms_norm", x, gated, same_row);
         check("gated_rms_norm, gate", gate, gated, itself);
@@ -224,7 +224,7 @@ TEST_CASE("NaN: a norm loses its row, a convolution what its taps reach") {
         floats taps = test::random_floats(cols * kernel, 4), before = test::random_floats(history * cols, 5);
         const auto convolve = [&] {
             floats y(x.size()), state = before;
-            REQUIRE(ops::causal_conv1d<ops::activation::silu>(dev, rows_of(x, cols), taps, kernel, dilation,
+            REQUIRE(ops::causal_conv1d<ops::activation::silu>(dev, taps, rows_of(x, cols), kernel, dilation,
                                                               writable(state, cols), writable(y, cols)));
             y.insert(y.end(), state.begin(), state.end());
             return y;
@@ -259,8 +259,9 @@ TEST_CASE("NaN: attention, in a query, key or value that is seen, alone or among
         const auto attend = [&](std::size_t first, std::size_t count) {
             fg::workspace scratch;
             floats y(count * heads * dim);
-            REQUIRE(ops::attention(dev, scratch, rows_of(q, heads * dim).rows_range(first, count), {heads, kv_heads, dim}, 0.4f,
-                                   std::span(rows).subspan(first, count), writable(y, heads * dim)));
+            REQUIRE(ops::attention(dev, scratch, rows_of(q, heads * dim).rows_range(first, count),
+                                   std::span(rows).subspan(first, count), {heads, kv_heads, dim}, 0.4f,
+                                   writable(y, heads * dim)));
             return y;
         };
         const auto at_once = [&] { return attend(0, rows.size()); };
@@ -302,8 +303,8 @@ TEST_CASE("NaN: attention over many keys, whole spans of which are NaN, for any 
             const ops::attention_row<float> rows[] = {{&past.view, nullptr, tokens}};
             fg::workspace scratch;
             floats y(dim);
-            REQUIRE(ops::attention(dev, scratch, rows_of(q, dim), {1, 1, dim}, 0.4f,
-                                   std::span<const ops::attention_row<float>>(rows), writable(y, dim)));
+            REQUIRE(ops::attention(dev, scratch, rows_of(q, dim), std::span<const ops::attention_row<float>>(rows), {1, 1, dim},
+                                   0.4f, writable(y, dim)));
             return y;
         };
         const floats q = test::random_floats(dim, 1);
@@ -339,9 +340,8 @@ TEST_CASE("NaN: the gated delta rule, in both scans, keeps it in what follows fr
                 fg::workspace scratch;
                 floats state = before, y(v.size());
                 REQUIRE(ops::gated_delta_rule<ops::head_pairing::grouped, ops::state_layout::key_major, Scan>(
-                    dev, scratch, {key_heads, heads, key_dim, value_dim}, rows_of(q, key_dim), rows_of(k, key_dim),
-                    rows_of(v, heads * value_dim), rows_of(g, heads), rows_of(beta, heads), state,
-                    writable(y, heads * value_dim)));
+                    dev, scratch, rows_of(q, key_dim), rows_of(k, key_dim), rows_of(v, heads * value_dim), rows_of(g, heads),
+                    rows_of(beta, heads), {key_heads, heads, key_dim, value_dim}, state, writable(y, heads * value_dim)));
                 y.insert(y.end(), state.begin(), state.end());
                 return y;
             };
@@ -385,7 +385,7 @@ TEST_CASE("NaN: the gated delta rule, in both scans, keeps it in what follows fr
         const auto gates = [&] {
             floats y(2 * tokens * heads);
             const matrix_view<float> both(y.data(), 2 * tokens, heads);
-            REQUIRE(ops::delta_gates(dev, rows_of(a, heads), rows_of(b, heads), decay, bias, both.rows_range(0, tokens),
+            REQUIRE(ops::delta_gates(dev, decay, bias, rows_of(a, heads), rows_of(b, heads), both.rows_range(0, tokens),
                                      both.rows_range(tokens, tokens)));
             return y;
         };
@@ -474,7 +474,7 @@ TEST_CASE("NaN: a block whose score is NaN is chosen last, and the router refuse
             std::vector<std::uint32_t> chosen(top);
             std::vector<std::size_t> counts(1);
             fg::workspace scratch;
-            REQUIRE(ops::select_blocks(dev, scratch, rows_of(q, 2 * dim), 2, std::span<const ops::block_row<Scalar>>(row), top,
+            REQUIRE(ops::select_blocks(dev, scratch, rows_of(q, 2 * dim), std::span<const ops::block_row<Scalar>>(row), 2, top,
                                        chosen, counts));
             REQUIRE(counts[0] == top);
             return chosen;

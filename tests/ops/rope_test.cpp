@@ -87,13 +87,13 @@ TEST_CASE("rotation equals the reference") {
             for (const auto& [input, output, heads] : {std::tuple("q", "q_rot", 4u), std::tuple("k", "k_rot", 2u)}) {
                 const std::size_t head_dim = file.shape(input)[3];
                 auto x = by_token(file.f32(input), heads, n, head_dim);
-                REQUIRE(ops::apply_rope(dev, scratch, table, std::span<const ops::rope_position>(positions),
-                                        matrix_view<float>(x.data(), n, heads * head_dim), heads, head_dim));
+                REQUIRE(ops::apply_rope(dev, scratch, table, std::span<const ops::rope_position>(positions), heads, head_dim,
+                                        matrix_view<float>(x.data(), n, heads * head_dim)));
                 test::check_close(x, by_token(file.f32(output), heads, n, head_dim), file.tol(output), name + " " + output);
                 // Heads with something between them: the same bits, and the gap untouched.
                 auto gaps = by_token(file.f32(input), heads, n, head_dim, 5, 1e4f);
-                REQUIRE(ops::apply_rope(dev, table, matrix_view<const float>(view),
-                                        matrix_view<float>(gaps.data(), n, heads * (head_dim + 5)), heads, head_dim));
+                REQUIRE(ops::apply_rope(dev, table, matrix_view<const float>(view), heads, head_dim,
+                                        matrix_view<float>(gaps.data(), n, heads * (head_dim + 5))));
                 auto rotated = std::vector<float>(n * heads * (head_dim + 5), 1e4f);
                 for (std::size_t i = 0; i < n * heads; ++i)
                     std::memcpy(&rotated[i * (head_dim + 5)], &x[i * head_dim], head_dim * sizeof(float));
@@ -164,7 +164,8 @@ TEST_CASE("N01: scaled angles are longer, and every component of a position is s
     const auto table = ops::rope_table::make(1e7, 16, {3, 3, 2}, true, scaling);
     const std::vector<ops::rope_position> positions = {{700, 31, 5}};
     std::vector<float> angles(16);
-    REQUIRE(ops::rope_angles(dev, table, std::span<const ops::rope_position>(positions), matrix_view<float>(angles.data(), 1, 16)));
+    REQUIRE(
+        ops::rope_angles(dev, table, std::span<const ops::rope_position>(positions), matrix_view<float>(angles.data(), 1, 16)));
     const double components[] = {700, 31, 5, 700, 31, 5, 700, 31};
     for (std::size_t j = 0; j < 8; ++j) {
         const double angle = components[j] * static_cast<double>(table.inv_freq[j]);
@@ -212,20 +213,19 @@ TEST_CASE("rotation has the same bits for any number of threads and any split") 
         fg::workspace scratch;
         fg::device::cpu<Isa> serial;
         auto whole = x;
-        REQUIRE(ops::apply_rope(serial, scratch, table, all, matrix_view<float>(whole.data(), rows, heads * head_dim), heads,
-                                head_dim));
+        REQUIRE(ops::apply_rope(serial, scratch, table, all, heads, head_dim,
+                                matrix_view<float>(whole.data(), rows, heads * head_dim)));
         test::threads pool(5);
         fg::device::cpu<Isa> many{pool};
         auto threaded = x;
-        REQUIRE(ops::apply_rope(many, scratch, table, all, matrix_view<float>(threaded.data(), rows, heads * head_dim), heads,
-                                head_dim));
+        REQUIRE(ops::apply_rope(many, scratch, table, all, heads, head_dim,
+                                matrix_view<float>(threaded.data(), rows, heads * head_dim)));
         CHECK(threaded == whole);
         auto split = x;
         for (std::size_t begin = 0, count = 1; begin < rows; begin += count, count = 2 * count + 1) {
             count = std::min(count, rows - begin);
-            REQUIRE(ops::apply_rope(serial, scratch, table, all.subspan(begin, count),
-                                    matrix_view<float>(split.data() + begin * heads * head_dim, count, heads * head_dim), heads,
-                                    head_dim));
+            REQUIRE(ops::apply_rope(serial, scratch, table, all.subspan(begin, count), heads, head_dim,
+                                    matrix_view<float>(split.data() + begin * heads * head_dim, count, heads * head_dim)));
         }
         CHECK(split == whole);
     });
@@ -238,8 +238,8 @@ TEST_CASE("wrong shapes are errors") {
     const std::vector<ops::rope_position> positions(2);
     std::vector<float> x(2 * 16);
     const auto code = [&](std::size_t rows, std::size_t heads, std::size_t head_dim) {
-        return ops::apply_rope(dev, scratch, table, std::span<const ops::rope_position>(positions),
-                               matrix_view<float>(x.data(), rows, 16), heads, head_dim)
+        return ops::apply_rope(dev, scratch, table, std::span<const ops::rope_position>(positions), heads, head_dim,
+                               matrix_view<float>(x.data(), rows, 16))
             .error()
             .code;
     };

@@ -90,8 +90,8 @@ public:
     our_attention& operator=(const our_attention&) = delete;
 
     [[nodiscard]] fg::status run() {
-        return fg::ops::attention<fg::device::cpu<Isa>, fg::half>(device_, scratch_, as_matrix(in_->q, in_->rows), heads, scale,
-                                                                  see_, as_matrix(y_, in_->rows));
+        return fg::ops::attention<fg::device::cpu<Isa>, fg::half>(device_, scratch_, as_matrix(in_->q, in_->rows), see_, heads,
+                                                                  scale, as_matrix(y_, in_->rows));
     }
     [[nodiscard]] std::vector<float> result() const { return y_; }
 

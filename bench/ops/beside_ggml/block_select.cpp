@@ -90,8 +90,8 @@ public:
         std::size_t count = 0;
         for (const auto& view : views_) {
             const fg::ops::block_row<Scalar> row{&view, in_->blocks};
-            FRUGAL_TRY(fg::ops::select_blocks<fg::device::cpu<Isa>, Scalar>(device_, scratch_, as_matrix(in_->q, 1), heads,
-                                                                            {&row, 1}, top, chosen_, {&count, 1}));
+            FRUGAL_TRY(fg::ops::select_blocks<fg::device::cpu<Isa>, Scalar>(device_, scratch_, as_matrix(in_->q, 1), {&row, 1},
+                                                                            heads, top, chosen_, {&count, 1}));
         }
         return {};
     }

@@ -86,8 +86,8 @@ public:
         const std::size_t n = in_->tokens;
         for (std::vector<float>& state : states_)
             FRUGAL_TRY((fg::ops::gated_delta_rule<pairing, fg::ops::state_layout::key_major, Scan>(
-                device_, scratch_, dims, as_matrix(in_->q, n), as_matrix(in_->k, n), as_matrix(in_->v, n), as_matrix(in_->g, n),
-                as_matrix(in_->beta, n), state, as_matrix(out_, n))));
+                device_, scratch_, as_matrix(in_->q, n), as_matrix(in_->k, n), as_matrix(in_->v, n), as_matrix(in_->g, n),
+                as_matrix(in_->beta, n), dims, state, as_matrix(out_, n))));
         return {};
     }
     [[nodiscard]] std::vector<float> result() const { return out_; }

@@ -31,7 +31,7 @@ fg::status measure_norm(contests& all, const std::vector<float>& x) {
     return measure_small_operator(
         all, {"hyper_connection.norm", "4x2560", "rms_norm, mul", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
-            return fg::ops::grouped_rms_norm<fg::ops::norm_weight::plain>(device, as_matrix(x, 1), w, hidden, eps,
+            return fg::ops::grouped_rms_norm<fg::ops::norm_weight::plain>(device, w, as_matrix(x, 1), hidden, eps,
                                                                           as_matrix(y, 1));
         },
         [=](prepared_graph& p) {

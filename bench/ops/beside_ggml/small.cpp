@@ -40,7 +40,7 @@ fg::status measure_norms(contests& all) {
     FRUGAL_TRY(measure_small_operator(
         all, {"rms_norm", "1x2048", "rms_norm, mul", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
-            return fg::ops::rms_norm<fg::ops::norm_weight::plain>(device, as_matrix(x, 1), w, eps, as_matrix(y, 1));
+            return fg::ops::rms_norm<fg::ops::norm_weight::plain>(device, w, as_matrix(x, 1), eps, as_matrix(y, 1));
         },
         [=](prepared_graph& p) {
             return p.g().ggml_mul(p.context(), p.g().ggml_rms_norm(p.context(), p.input({hidden}, x), eps), p.input({hidden}, w));
@@ -51,7 +51,7 @@ fg::status measure_norms(contests& all) {
     FRUGAL_TRY(measure_small_operator(
         all, {"gated_rms_norm", "32x128", "rms_norm, silu, mul", std::move(want)},
         [=](auto& device, fg::workspace&, std::vector<float>& y) {
-            return fg::ops::gated_rms_norm<fg::ops::activation::silu>(device, as_matrix(v, heads), as_matrix(gate, heads), head_w,
+            return fg::ops::gated_rms_norm<fg::ops::activation::silu>(device, head_w, as_matrix(v, heads), as_matrix(gate, heads),
                                                                       eps, as_matrix(y, heads));
         },
         [=](prepared_graph& p) {
@@ -90,7 +90,7 @@ fg::status measure_rope(contests& all) {
         [=](auto& device, fg::workspace& scratch, std::vector<float>& y) {
             std::copy(x.begin(), x.end(), y.begin());
             const fg::ops::rope_position position{at, at, at};
-            return fg::ops::apply_rope(device, scratch, table, std::span(&position, 1), as_matrix(y, 1), heads, head_dim);
+            return fg::ops::apply_rope(device, scratch, table, std::span(&position, 1), heads, head_dim, as_matrix(y, 1));
         },
         [=](prepared_graph& p) {
             const auto position = p.input(peer::i32, {1}, std::vector<std::int32_t>{at});
@@ -140,7 +140,7 @@ fg::status measure_convolution(contests& all) {
         // The state moves on, so each call begins with a copy of it, which is timed too.
         [=, state = history](auto& device, fg::workspace&, std::vector<float>& y) mutable {
             std::copy(history.begin(), history.end(), state.begin());
-            return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, as_matrix(x, 1), w, kernel, 1,
+            return fg::ops::causal_conv1d<fg::ops::activation::silu>(device, w, as_matrix(x, 1), kernel, 1,
                                                                      as_matrix(state, kernel - 1), as_matrix(y, 1));
         },
         [=](prepared_graph& p) {

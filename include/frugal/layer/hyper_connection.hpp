@@ -71,7 +71,7 @@ struct FRUGAL_FLAGGED hyper_connection {
         FRUGAL_TRY_ASSIGN(const auto normed, pass.input_matrix(rows, all));
         FRUGAL_TRY_ASSIGN(const auto low, pass.input_matrix(rows, d.rank));
         FRUGAL_TRY_ASSIGN(const auto gate, pass.matrix(rows, all));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, w.norm, d.hidden, d.eps, normed));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, w.norm, streams, d.hidden, d.eps, normed));
         FRUGAL_TRY_ASSIGN(const auto input, products.share(normed));
         FRUGAL_TRY(products.template multiply<mix_down_product>(input, {low}));
         if (injection != nullptr) FRUGAL_TRY(products.template multiply<inject_product>(input, {*injection}));

@@ -42,7 +42,7 @@ public:
         FRUGAL_TRY_ASSIGN(const auto gate, pass.matrix(rows, d.streams * d.hidden));
         const bool injects = products_.template has<inject_product>();
         const auto divisor = static_cast<float>(d.streams);
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, norm_, d.hidden, d.eps, normed));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, norm_, streams, d.hidden, d.eps, normed));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(normed));
         FRUGAL_TRY(pass.multiply(products_.template image<mix_down_product>(), input, {low}));
         if (injects) FRUGAL_TRY(pass.multiply(products_.template image<inject_product>(), input, {injection}));

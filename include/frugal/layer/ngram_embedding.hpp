@@ -149,15 +149,15 @@ struct FRUGAL_FLAGGED ngram_embedding {
         FRUGAL_TRY(detail::look_up_ngrams(pass, module, d, w, kept, of, embedding));
         FRUGAL_TRY_ASSIGN(const auto input, products.share(embedding));
         FRUGAL_TRY(products.template multiply<ngram_product>(input, {key, value}));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, w.norm_key, d.hidden, d.eps, key));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, x, w.norm_query, d.hidden, d.eps, query));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, w.norm_key, key, d.hidden, d.eps, key));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, w.norm_query, x, d.hidden, d.eps, query));
         const matrix_view<float> gated = key, normed = query;
         FRUGAL_TRY(ops::ngram_gate(pass, key, query, value, gated));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, gated, w.norm_conv, d.hidden, d.eps, normed));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, w.norm_conv, gated, d.hidden, d.eps, normed));
         return kept.convolve(
             pass, of, normed, y, [&](std::size_t first, std::size_t count, matrix_view<float> history) -> status {
                 const auto out = y.rows_range(first, count);
-                FRUGAL_TRY(ops::causal_conv1d<ops::activation::silu>(pass, normed.rows_range(first, count), w.conv, d.conv_kernel,
+                FRUGAL_TRY(ops::causal_conv1d<ops::activation::silu>(pass, w.conv, normed.rows_range(first, count), d.conv_kernel,
                                                                      d.hash.ngram_size, history, out));
                 return ops::add(pass, gated.rows_range(first, count), out);
             });

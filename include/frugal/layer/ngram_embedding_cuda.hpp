@@ -84,13 +84,13 @@ public:
                 FRUGAL_TRY(ops::cuda::look_up(pass, table_, table_rows.data() + t * heads, {embedding.row(t), heads, d.row}));
         FRUGAL_TRY_ASSIGN(const auto input, pass.input(embedding));
         FRUGAL_TRY(pass.multiply(products_.template image<ngram_product>(), input, {key, value}));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, norm_key_, d.hidden, d.eps, key));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, streams, norm_query_, d.hidden, d.eps, query));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, norm_key_, key, d.hidden, d.eps, key));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, norm_query_, streams, d.hidden, d.eps, query));
         FRUGAL_TRY(ops::ngram_gate(pass, key, query, value, key));
-        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, key, norm_conv_, d.hidden, d.eps, query));
+        FRUGAL_TRY(ops::grouped_rms_norm<NormWeight>(pass, norm_conv_, key, d.hidden, d.eps, query));
         const matrix_view<float> history(history_.data(), d.conv_history(), d.channels());
         FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            return ops::causal_conv1d<ops::activation::silu>(pass, query.rows_range(first, count), conv_, d.conv_kernel,
+            return ops::causal_conv1d<ops::activation::silu>(pass, conv_, query.rows_range(first, count), d.conv_kernel,
                                                              d.hash.ngram_size, history, added.rows_range(first, count));
         }));
         FRUGAL_TRY(ops::add(pass, key, added));

@@ -69,7 +69,7 @@ struct FRUGAL_FLAGGED plain_residual {
     [[nodiscard]] static status around(Pass& pass, std::size_t /*index*/, const dims& d, const weights& w,
                                        matrix_view<float> stream, matrix_view<float> mixed, matrix_view<float> branch,
                                        Body&& body) {
-        FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, stream, w.norm, d.eps, mixed));
+        FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, w.norm, stream, d.eps, mixed));
         FRUGAL_TRY(body());
         return ops::add(pass, branch, stream);
     }
@@ -77,7 +77,7 @@ struct FRUGAL_FLAGGED plain_residual {
     template <class Pass>
     [[nodiscard]] static status finish(Pass& pass, std::size_t /*index*/, const dims& d, const weights& w,
                                        matrix_view<const float> stream, matrix_view<float> y) {
-        return ops::rms_norm<NormWeight>(pass, stream, w.norm, d.eps, y);
+        return ops::rms_norm<NormWeight>(pass, w.norm, stream, d.eps, y);
     }
 };
 

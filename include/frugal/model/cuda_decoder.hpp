@@ -466,7 +466,7 @@ private:
         }
     }
     [[nodiscard]] status norm(matrix_view<const float> x, std::span<const float> w, matrix_view<float> y) {
-        return ops::rms_norm<norm_weight>(*buffers_.pass, x, w, config_.rms_epsilon, y);
+        return ops::rms_norm<norm_weight>(*buffers_.pass, w, x, config_.rms_epsilon, y);
     }
     /// Queues that the sequence is empty.
     [[nodiscard]] status zero_states() {

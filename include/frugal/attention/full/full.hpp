@@ -36,8 +36,8 @@ template <device::host_pass Pass, class Scalar>
             if (live) rows[part.first + r] = {&views[i], nullptr, cache.length(part.sequence) + r + 1};
         }
     }
-    return ops::attention(pass.device(), pass.scratch(), queries, d.shape(), d.scale(),
-                          std::span<const ops::attention_row<Scalar>>(rows), attended);
+    return ops::attention(pass.device(), pass.scratch(), queries, std::span<const ops::attention_row<Scalar>>(rows), d.shape(),
+                          d.scale(), attended);
 }
 
 }  // namespace detail

@@ -74,10 +74,10 @@ template <class NormWeight, class Device, class Scalar>
                                   matrix_view<float> keys, matrix_view<float> values) {
     const auto query_heads = heads_as_rows(queries_and_gates, d.heads, d.head_dim);
     const auto key_heads = heads_as_rows(keys, d.kv_heads, d.head_dim);
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, query_heads, q_norm, d.eps, query_heads));
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, key_heads, k_norm, d.eps, key_heads));
-    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, queries_and_gates, d.heads));
-    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, keys, d.kv_heads));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, q_norm, query_heads, d.eps, query_heads));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, k_norm, key_heads, d.eps, key_heads));
+    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, d.heads, queries_and_gates));
+    FRUGAL_TRY(ops::apply_rope(pass, shared.angles, d.kv_heads, keys));
     return pass.start([&](cudaStream_t stream) {
         return ops::cuda::append_keys_values<Scalar>(keys, values, shared.step.visible, cache.data, cache.rows, stream);
     });

@@ -137,10 +137,10 @@ template <class NormWeight, class Pass, class Products, class Step, class Input>
     FRUGAL_TRY(products.template multiply<qkv_product>(x, {out.queries_and_gates, out.keys, out.values}));
     const auto queries = heads_as_rows(out.queries_and_gates, d.heads, d.head_dim);
     const auto keys = heads_as_rows(out.keys, d.kv_heads, d.head_dim);
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, queries, w.q_norm, d.eps, queries));
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, keys, w.k_norm, d.eps, keys));
-    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, out.queries_and_gates, d.heads, d.head_dim));
-    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, out.keys, d.kv_heads, d.head_dim));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, w.q_norm, queries, d.eps, queries));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, w.k_norm, keys, d.eps, keys));
+    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, d.heads, d.head_dim, out.queries_and_gates));
+    FRUGAL_TRY(ops::apply_rope(pass, *d.rope, of.angles, d.kv_heads, d.head_dim, out.keys));
     return out;
 }
 

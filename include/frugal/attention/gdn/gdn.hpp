@@ -143,23 +143,23 @@ struct FRUGAL_FLAGGED gdn {
         FRUGAL_TRY(products.template multiply<gdn_qkv_product>(input, {qkv}));
         FRUGAL_TRY(products.template multiply<gdn_z_product>(input, {z}));
         FRUGAL_TRY(products.template multiply<gdn_gates_product>(input, {g, beta}));
-        FRUGAL_TRY(ops::delta_gates(pass, g, beta, w.a_neg_exp, w.dt_bias, g, beta));
+        FRUGAL_TRY(ops::delta_gates(pass, w.a_neg_exp, w.dt_bias, g, beta, g, beta));
         // From here on sequences change, so what the rest needs is taken, and given back, beforehand.
         FRUGAL_TRY(make_room(pass, d, rows));
         FRUGAL_TRY(sequences.convolve(pass, step, qkv, mixed, [&](const auto& in, const auto& history, const auto& out) {
-            return ops::causal_conv1d<ops::activation::silu>(pass, in, w.conv, d.conv_kernel, 1, history, out);
+            return ops::causal_conv1d<ops::activation::silu>(pass, w.conv, in, d.conv_kernel, 1, history, out);
         }));
         const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
         FRUGAL_TRY(ops::grouped_l2_norm(pass, queries_and_keys, d.key_dim, dims::l2_eps, queries_and_keys));
         FRUGAL_TRY(sequences.recur(pass, step, read, [&](std::size_t first, std::size_t count, const auto& memory) {
             const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
             return ops::gated_delta_rule<Pairing, Layout, Scan>(
-                pass, d.rule(), part(mixed.cols_range(0, keys)), part(mixed.cols_range(keys, keys)),
-                part(mixed.cols_range(2 * keys, d.values())), part(g), part(beta), memory, part(read));
+                pass, part(mixed.cols_range(0, keys)), part(mixed.cols_range(keys, keys)),
+                part(mixed.cols_range(2 * keys, d.values())), part(g), part(beta), d.rule(), memory, part(read));
         }));
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
-        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, heads, gates, w.norm, d.eps, heads));
+        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, w.norm, heads, gates, d.eps, heads));
         FRUGAL_TRY(products.template multiply<gdn_out_product>(read, {y}));
         return clear_padding(step, y);
     }

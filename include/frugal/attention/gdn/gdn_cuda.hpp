@@ -64,10 +64,10 @@ public:
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_qkv_product>(), input, {qkv}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_z_product>(), input, {z}));
         FRUGAL_TRY(pass.multiply(products_.template image<gdn_gates_product>(), input, {g, beta}));
-        FRUGAL_TRY(ops::delta_gates(pass, g, beta, a_neg_exp_, dt_bias_, g, beta));
+        FRUGAL_TRY(ops::delta_gates(pass, a_neg_exp_, dt_bias_, g, beta, g, beta));
         const matrix_view<float> history(history_.data(), d.conv_kernel - 1, d.channels());
         FRUGAL_TRY(history_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
-            return ops::causal_conv1d<ops::activation::silu>(pass, qkv.rows_range(first, count), conv_, d.conv_kernel, 1, history,
+            return ops::causal_conv1d<ops::activation::silu>(pass, conv_, qkv.rows_range(first, count), d.conv_kernel, 1, history,
                                                              mixed.rows_range(first, count));
         }));
         const auto queries_and_keys = mixed.cols_range(0, 2 * keys);
@@ -75,13 +75,13 @@ public:
         FRUGAL_TRY(state_.append(pass, newest, rows, [&](std::size_t first, std::size_t count) {
             const auto part = [&](matrix_view<float> m) { return m.rows_range(first, count); };
             const auto in = part(mixed);
-            return ops::gated_delta_rule<Pairing>(pass, d.rule(), in.cols_range(0, keys), in.cols_range(keys, keys),
-                                                  in.cols_range(2 * keys, d.values()), part(g), part(beta),
+            return ops::gated_delta_rule<Pairing>(pass, in.cols_range(0, keys), in.cols_range(keys, keys),
+                                                  in.cols_range(2 * keys, d.values()), part(g), part(beta), d.rule(),
                                                   std::span(state_.data(), state_.size()), part(read));
         }));
         const matrix_view<float> heads(read.data(), rows * d.value_heads, d.value_dim);
         const matrix_view<const float> gates(z.data(), rows * d.value_heads, d.value_dim);
-        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, heads, gates, norm_, d.eps, heads));
+        FRUGAL_TRY(ops::gated_rms_norm<Gate>(pass, norm_, heads, gates, d.eps, heads));
         FRUGAL_TRY_ASSIGN(const auto inner, pass.input(read));
         return pass.multiply(products_.template image<gdn_out_product>(), inner, {y});
     }

@@ -116,9 +116,9 @@ template <class NormWeight, device::host_pass Pass, class Cache, class Step>
         for (std::size_t i = begin; i < end; ++i)
             pool_block(cache.raw_keys(blocks[i].sequence), ratio, blocks[i].block, keys.row(i));
     });
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, keys, w.indexer_k_norm, d.eps, keys));
-    FRUGAL_TRY(ops::apply_rope(pass, pass.scratch(), *d.rope, std::span<const rope_position>(positions.first(count)), keys, 1,
-                               d.index_dim));
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, w.indexer_k_norm, keys, d.eps, keys));
+    FRUGAL_TRY(ops::apply_rope(pass, pass.scratch(), *d.rope, std::span<const rope_position>(positions.first(count)), 1,
+                               d.index_dim, keys));
     for (std::size_t i = 0; i < count; ++i) cache.write_block_key(blocks[i].sequence, blocks[i].block, keys.row(i));
     return {};
 }
@@ -129,8 +129,8 @@ template <class NormWeight, class Pass, class Products, class Step, class Input>
                                    const Input& x, matrix_view<float> out) {
     FRUGAL_TRY(products.template multiply<indexer_q_product>(x, {out}));
     const auto heads = heads_as_rows(out, d.index_heads, d.index_dim);
-    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, heads, w.indexer_q_norm, d.eps, heads));
-    return ops::apply_rope(pass, *d.rope, of.angles, out, d.index_heads, d.index_dim);
+    FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, w.indexer_q_norm, heads, d.eps, heads));
+    return ops::apply_rope(pass, *d.rope, of.angles, d.index_heads, d.index_dim, out);
 }
 
 /// Most tokens that a query attends to.
@@ -148,7 +148,7 @@ template <class Device, class Scalar>
     const std::size_t top = d.budget / ratio.tokens(), width = most_chosen(ratio, top);
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto chosen, scratch.array<std::uint32_t>(rows.size() * top));
-    FRUGAL_TRY(ops::select_blocks(dev, scratch, queries, d.index_heads, choices, top, chosen, counts));
+    FRUGAL_TRY(ops::select_blocks(dev, scratch, queries, choices, d.index_heads, top, chosen, counts));
     dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             std::uint32_t* list = lists.data() + r * width;

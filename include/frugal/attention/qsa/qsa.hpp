@@ -58,8 +58,9 @@ template <class NormWeight, device::host_pass Pass, class Products, class Scalar
         }
     }
     const auto attend = [&](std::size_t first, std::size_t n) -> status {
-        return ops::attention(pass.device(), pass.scratch(), queries.rows_range(first, n), d.shape(), d.scale(),
-                              std::span<const ops::attention_row<Scalar>>(rows.subspan(first, n)), attended.rows_range(first, n));
+        return ops::attention(pass.device(), pass.scratch(), queries.rows_range(first, n),
+                              std::span<const ops::attention_row<Scalar>>(rows.subspan(first, n)), d.shape(), d.scale(),
+                              attended.rows_range(first, n));
     };
     if (!any_cut) return attend(0, count);
     FRUGAL_TRY_ASSIGN(auto asked, pass.matrix(count, d.index_heads * d.index_dim));

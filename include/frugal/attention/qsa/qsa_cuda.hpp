@@ -138,8 +138,8 @@ private:
         FRUGAL_TRY_ASSIGN(const auto counts, pass.template array<std::uint32_t>(rows));
         FRUGAL_TRY(pass.multiply(products_.template image<indexer_q_product>(), input, {queries}));
         const auto heads = detail::heads_as_rows(queries, d.index_heads, d.index_dim);
-        FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, heads, indexer_q_norm_, d.eps, heads));
-        FRUGAL_TRY(ops::apply_rope(pass, shared.angles, queries, d.index_heads));
+        FRUGAL_TRY(ops::rms_norm<NormWeight>(pass, indexer_q_norm_, heads, d.eps, heads));
+        FRUGAL_TRY(ops::apply_rope(pass, shared.angles, d.index_heads, queries));
         for (std::size_t first = 0; first < rows; first += at_once) {
             const std::size_t count = (std::min)(at_once, rows - first);
             FRUGAL_TRY(pass.start([&](cudaStream_t stream) {

@@ -50,8 +50,9 @@ struct FRUGAL_FLAGGED attention_rows {
 /// of a row are shared out, one for 1024 keys; never a matrix of scores.
 /// Errors: shape_mismatch, out_of_memory.
 template <device::cpu_target Device, class Scalar>
-[[nodiscard]] status attention(Device& dev, workspace& scratch, matrix_view<const float> q, const attention_heads& shape,
-                               float scale, std::span<const attention_row<Scalar>> rows, matrix_view<float> y) {
+[[nodiscard]] status attention(Device& dev, workspace& scratch, matrix_view<const float> q,
+                               std::span<const attention_row<Scalar>> rows, const attention_heads& shape, float scale,
+                               matrix_view<float> y) {
     using isa = typename Device::isa;
     if (shape.heads == 0 || shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || q.cols() % shape.heads != 0 ||
         q.cols() / shape.heads < shape.head_dim || y.cols() != shape.heads * shape.head_dim || q.rows() != rows.size() ||

@@ -182,9 +182,9 @@ struct FRUGAL_FLAGGED selection_plan {
 /// Source: transformers, models/qwen4_exp, Qwen4ExpTextQSAIndexer (its tie order is unspecified; ours is not).
 /// Errors: shape_mismatch, out_of_memory.
 template <device::cpu_target Device, class Scalar>
-[[nodiscard]] status select_blocks(Device& dev, workspace& scratch, matrix_view<const float> q, std::size_t heads,
-                                   std::span<const block_row<Scalar>> rows, std::size_t top, std::span<std::uint32_t> chosen,
-                                   std::span<std::size_t> counts) {
+[[nodiscard]] status select_blocks(Device& dev, workspace& scratch, matrix_view<const float> q,
+                                   std::span<const block_row<Scalar>> rows, std::size_t heads, std::size_t top,
+                                   std::span<std::uint32_t> chosen, std::span<std::size_t> counts) {
     using isa = typename Device::isa;
     using detail::best_blocks, detail::ranked_block, detail::row_group;
     if (heads == 0 || q.cols() % heads != 0 || q.rows() != rows.size() || counts.size() != rows.size() ||

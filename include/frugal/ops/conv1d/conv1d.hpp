@@ -20,7 +20,7 @@ namespace ops {
 /// zeros. The same bits for any split of the tokens into calls and any number of threads. x and y must not overlap; no tokens
 /// change nothing. Errors: invalid_argument (kernel 0; dilation 0), shape_mismatch.
 template <class Activation, device::cpu_target Device>
-[[nodiscard]] status causal_conv1d(Device& dev, matrix_view<const float> x, std::span<const float> w, std::size_t kernel,
+[[nodiscard]] status causal_conv1d(Device& dev, std::span<const float> w, matrix_view<const float> x, std::size_t kernel,
                                    std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
     FRUGAL_REQUIRE_ACTIVATION(Activation);
     if (kernel == 0 || (kernel > 1 && dilation == 0))

@@ -25,7 +25,7 @@ namespace ops {
 /// The same call as on the host, on device memory: queued.
 /// Precondition: shapes that the host's operator takes. Errors: of the start.
 template <class Activation, device::gpu::kernel_queue Pass>
-[[nodiscard]] status causal_conv1d(const Pass& pass, matrix_view<const float> x, std::span<const float> w, std::size_t kernel,
+[[nodiscard]] status causal_conv1d(const Pass& pass, std::span<const float> w, matrix_view<const float> x, std::size_t kernel,
                                    std::size_t dilation, matrix_view<float> state, matrix_view<float> y) {
     return pass.start(
         [&](cudaStream_t stream) { return cuda::causal_conv1d<Activation>(x, w.data(), kernel, dilation, state, y, stream); });

@@ -51,9 +51,9 @@ template <scan_policy Scan, device::cpu_target Device>
 /// torch_recurrent_gated_delta_rule and torch_chunk_gated_delta_rule.
 template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major, scan_policy Scan = scan::recurrent,
           device::cpu_target Device>
-[[nodiscard]] status gated_delta_rule(Device& dev, workspace& scratch, const delta_rule_dims& dims, matrix_view<const float> q,
-                                      matrix_view<const float> k, matrix_view<const float> v, matrix_view<const float> g,
-                                      matrix_view<const float> beta, std::span<float> state, matrix_view<float> out) {
+[[nodiscard]] status gated_delta_rule(Device& dev, workspace& scratch, matrix_view<const float> q, matrix_view<const float> k,
+                                      matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                      const delta_rule_dims& dims, std::span<float> state, matrix_view<float> out) {
     const std::size_t tokens = q.rows();
     if (dims.key_heads == 0 || dims.key_dim == 0 || dims.value_dim == 0 || dims.value_heads == 0 ||
         dims.value_heads % dims.key_heads != 0)
@@ -122,18 +122,18 @@ template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout
 /// The same in a pass, which brings the scratch.
 template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major, scan_policy Scan = scan::recurrent,
           device::host_pass Pass>
-[[nodiscard]] status gated_delta_rule(Pass& pass, const delta_rule_dims& dims, matrix_view<const float> q,
-                                      matrix_view<const float> k, matrix_view<const float> v, matrix_view<const float> g,
-                                      matrix_view<const float> beta, std::span<float> state, matrix_view<float> out) {
-    return gated_delta_rule<Pairing, Layout, Scan>(pass.device(), pass.scratch(), dims, q, k, v, g, beta, state, out);
+[[nodiscard]] status gated_delta_rule(Pass& pass, matrix_view<const float> q, matrix_view<const float> k,
+                                      matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                      const delta_rule_dims& dims, std::span<float> state, matrix_view<float> out) {
+    return gated_delta_rule<Pairing, Layout, Scan>(pass.device(), pass.scratch(), q, k, v, g, beta, dims, state, out);
 }
 
 /// The two gates of a Gated DeltaNet layer, in f32 whatever the activations are:
 /// g = a_neg_exp * softplus(a + dt_bias) <= 0, with a_neg_exp = -exp(A_log), and beta = sigmoid(b).
 /// a, b, g, beta: [tokens, value heads]; a_neg_exp, dt_bias: [value heads]. g may be a, beta may be b. Errors: shape_mismatch.
 template <device::cpu_target Device>
-[[nodiscard]] status delta_gates(Device& dev, matrix_view<const float> a, matrix_view<const float> b,
-                                 std::span<const float> a_neg_exp, std::span<const float> dt_bias, matrix_view<float> g,
+[[nodiscard]] status delta_gates(Device& dev, std::span<const float> a_neg_exp, std::span<const float> dt_bias,
+                                 matrix_view<const float> a, matrix_view<const float> b, matrix_view<float> g,
                                  matrix_view<float> beta) {
     const std::size_t tokens = a.rows(), heads = a.cols();
     if (b.rows() != tokens || g.rows() != tokens || beta.rows() != tokens || b.cols() != heads || g.cols() != heads ||

@@ -50,9 +50,9 @@ namespace ops {
 /// As ops::gated_delta_rule, on device memory: queued. Which scan it is says the device's prefill policy: token by token, or,
 /// where that may round so many tokens, in chunks, by matrix units if the policy wants them. Errors: of the start.
 template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout::key_major, device::gpu::kernel_queue Pass>
-[[nodiscard]] status gated_delta_rule(const Pass& pass, const delta_rule_dims& dims, matrix_view<const float> q,
-                                      matrix_view<const float> k, matrix_view<const float> v, matrix_view<const float> g,
-                                      matrix_view<const float> beta, std::span<float> state, matrix_view<float> out) {
+[[nodiscard]] status gated_delta_rule(const Pass& pass, matrix_view<const float> q, matrix_view<const float> k,
+                                      matrix_view<const float> v, matrix_view<const float> g, matrix_view<const float> beta,
+                                      const delta_rule_dims& dims, std::span<float> state, matrix_view<float> out) {
     return pass.start([&](cudaStream_t stream) {
         auto rule = &cuda::gated_delta_rule<Pairing, Layout>;
         if (Pass::may_round(q.rows()))
@@ -64,8 +64,8 @@ template <head_pairing_policy Pairing, state_layout_policy Layout = state_layout
 
 /// As ops::delta_gates, on device memory: queued. Errors: of the start.
 template <device::gpu::kernel_queue Pass>
-[[nodiscard]] status delta_gates(const Pass& pass, matrix_view<const float> a, matrix_view<const float> b,
-                                 std::span<const float> a_neg_exp, std::span<const float> dt_bias, matrix_view<float> g,
+[[nodiscard]] status delta_gates(const Pass& pass, std::span<const float> a_neg_exp, std::span<const float> dt_bias,
+                                 matrix_view<const float> a, matrix_view<const float> b, matrix_view<float> g,
                                  matrix_view<float> beta) {
     return pass.start(
         [&](cudaStream_t stream) { return cuda::delta_gates(a, b, a_neg_exp.data(), dt_bias.data(), g, beta, stream); });

@@ -34,7 +34,7 @@ namespace detail {
 /// y = x / sqrt(mean(x² of the group) + eps) * NormWeight::factor(w), in f32. x, y: [rows, features]; w: [features].
 /// x and y may be the same memory. Errors: shape_mismatch. Source: Zhang and Sennrich 2019 (arXiv:1910.07467).
 template <norm_weight_policy NormWeight, device::cpu_target Device>
-[[nodiscard]] status grouped_rms_norm(Device& dev, matrix_view<const float> x, std::span<const float> w, std::size_t group,
+[[nodiscard]] status grouped_rms_norm(Device& dev, std::span<const float> w, matrix_view<const float> x, std::size_t group,
                                       float eps, matrix_view<float> y) {
     FRUGAL_TRY(detail::check_norm(x, w.size(), group, y));
     if (x.cols() == 0) return {};
@@ -46,9 +46,9 @@ template <norm_weight_policy NormWeight, device::cpu_target Device>
 
 /// Root-mean-square norm of each row by itself; otherwise as grouped_rms_norm.
 template <norm_weight_policy NormWeight, device::cpu_target Device>
-[[nodiscard]] status rms_norm(Device& dev, matrix_view<const float> x, std::span<const float> w, float eps,
+[[nodiscard]] status rms_norm(Device& dev, std::span<const float> w, matrix_view<const float> x, float eps,
                               matrix_view<float> y) {
-    return grouped_rms_norm<NormWeight>(dev, x, w, x.cols(), eps, y);
+    return grouped_rms_norm<NormWeight>(dev, w, x, x.cols(), eps, y);
 }
 
 /// y = x / sqrt(sum(x² of the group) + eps) for each group of `group` consecutive features. eps is added to the sum, inside
@@ -74,8 +74,8 @@ template <device::cpu_target Device>
 /// The weight is used as it is. x, gate, y: [rows, features]; w: [features]; y may be the same memory as x or gate.
 /// Errors: shape_mismatch.
 template <class Gate, device::cpu_target Device>
-[[nodiscard]] status gated_rms_norm(Device& dev, matrix_view<const float> x, matrix_view<const float> gate,
-                                    std::span<const float> w, float eps, matrix_view<float> y) {
+[[nodiscard]] status gated_rms_norm(Device& dev, std::span<const float> w, matrix_view<const float> x,
+                                    matrix_view<const float> gate, float eps, matrix_view<float> y) {
     FRUGAL_REQUIRE_ACTIVATION(Gate);
     FRUGAL_TRY(detail::check_norm(x, w.size(), x.cols(), y));
     if (gate.rows() != x.rows() || gate.cols() != x.cols())

@@ -36,15 +36,15 @@ namespace ops {
 // Precondition: shapes that the host's operator takes. Errors: of the start.
 
 template <norm_weight_policy NormWeight, device::gpu::kernel_queue Pass>
-[[nodiscard]] status grouped_rms_norm(const Pass& pass, matrix_view<const float> x, std::span<const float> w, std::size_t group,
+[[nodiscard]] status grouped_rms_norm(const Pass& pass, std::span<const float> w, matrix_view<const float> x, std::size_t group,
                                       float eps, matrix_view<float> y) {
     return pass.start(
         [&](cudaStream_t stream) { return cuda::grouped_rms_norm<NormWeight>(x, w.data(), group, eps, y, stream); });
 }
 template <norm_weight_policy NormWeight, device::gpu::kernel_queue Pass>
-[[nodiscard]] status rms_norm(const Pass& pass, matrix_view<const float> x, std::span<const float> w, float eps,
+[[nodiscard]] status rms_norm(const Pass& pass, std::span<const float> w, matrix_view<const float> x, float eps,
                               matrix_view<float> y) {
-    return grouped_rms_norm<NormWeight>(pass, x, w, x.cols(), eps, y);
+    return grouped_rms_norm<NormWeight>(pass, w, x, x.cols(), eps, y);
 }
 template <device::gpu::kernel_queue Pass>
 [[nodiscard]] status grouped_l2_norm(const Pass& pass, matrix_view<const float> x, std::size_t group, float eps,
@@ -52,8 +52,8 @@ template <device::gpu::kernel_queue Pass>
     return pass.start([&](cudaStream_t stream) { return cuda::grouped_l2_norm(x, group, eps, y, stream); });
 }
 template <class Gate, device::gpu::kernel_queue Pass>
-[[nodiscard]] status gated_rms_norm(const Pass& pass, matrix_view<const float> x, matrix_view<const float> gate,
-                                    std::span<const float> w, float eps, matrix_view<float> y) {
+[[nodiscard]] status gated_rms_norm(const Pass& pass, std::span<const float> w, matrix_view<const float> x,
+                                    matrix_view<const float> gate, float eps, matrix_view<float> y) {
     return pass.start([&](cudaStream_t stream) { return cuda::gated_rms_norm<Gate>(x, gate, w.data(), eps, y, stream); });
 }
 

@@ -136,8 +136,8 @@ template <device::cpu_target Device>
 /// angles: [rows, rotary_dim] from rope_angles. x: [rows, heads * stride] with stride >= head_dim: head h begins at feature
 /// h * (x.cols() / heads), so heads with something between them (a gate) need no copy. Errors: shape_mismatch.
 template <device::cpu_target Device>
-[[nodiscard]] status apply_rope(Device& dev, const rope_table& table, matrix_view<const float> angles, matrix_view<float> x,
-                                std::size_t heads, std::size_t head_dim) {
+[[nodiscard]] status apply_rope(Device& dev, const rope_table& table, matrix_view<const float> angles, std::size_t heads,
+                                std::size_t head_dim, matrix_view<float> x) {
     FRUGAL_TRY(detail::check_rope(table, angles.rows(), x, heads, head_dim));
     if (angles.cols() != table.rotary_dim)
         return fail(errc::shape_mismatch, "rope of ", table.rotary_dim, " features with ", angles.cols(), " cosines and sines");
@@ -150,12 +150,12 @@ template <device::cpu_target Device>
 /// The same, with the angles of `positions` made on the way in `scratch`. Errors: as above, out_of_memory.
 template <device::cpu_target Device>
 [[nodiscard]] status apply_rope(Device& dev, workspace& scratch, const rope_table& table,
-                                std::span<const rope_position> positions, matrix_view<float> x, std::size_t heads,
-                                std::size_t head_dim) {
+                                std::span<const rope_position> positions, std::size_t heads, std::size_t head_dim,
+                                matrix_view<float> x) {
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto angles, scratch.matrix(positions.size(), table.rotary_dim));
     FRUGAL_TRY(rope_angles(dev, table, positions, angles));
-    return apply_rope(dev, table, matrix_view<const float>(angles), x, heads, head_dim);
+    return apply_rope(dev, table, matrix_view<const float>(angles), heads, head_dim, x);
 }
 
 }  // namespace ops

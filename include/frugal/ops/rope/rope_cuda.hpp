@@ -37,7 +37,7 @@ namespace ops {
 
 /// As ops::apply_rope with angles, on device memory: queued. angles: [rows, rotary_dim] without gaps. Errors: of the start.
 template <device::gpu::kernel_queue Pass>
-[[nodiscard]] status apply_rope(const Pass& pass, matrix_view<const float> angles, matrix_view<float> x, std::size_t heads) {
+[[nodiscard]] status apply_rope(const Pass& pass, matrix_view<const float> angles, std::size_t heads, matrix_view<float> x) {
     return pass.start([&](cudaStream_t stream) {
         return cuda::apply_rope(angles.data(), static_cast<int>(angles.cols() / 2), x, heads, stream);
     });
