@@ -10,18 +10,17 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "frugal/core/error.hpp"
+#include "frugal/io/gguf_metadata.hpp"
 #include "frugal/io/gguf_types.hpp"
 #include "frugal/io/mapped_file.hpp"
 #include "frugal/io/printable.hpp"
@@ -31,15 +30,6 @@ FRUGAL_NAMESPACE_BEGIN
 namespace io {
 
 static_assert(std::endian::native == std::endian::little, "frugal: GGUF files are read in place, on little-endian machines only");
-
-/// One metadata entry. `offset` is where its value lies in the file: of an array or string, where the elements start.
-struct FRUGAL_FLAGGED gguf_entry {
-    std::string_view key;
-    gguf_value_type type{};          ///< `array` for arrays
-    gguf_value_type element_type{};  ///< of an array's elements; else the same as `type`
-    std::uint64_t count = 1;         ///< elements of an array, bytes of a string, else 1
-    std::uint64_t offset = 0;
-};
 
 /// One row of the tensor table. `dims[0]` is the row length (ggml's `ne` order); dims beyond `n_dims` are 1.
 struct FRUGAL_FLAGGED gguf_tensor {
@@ -71,7 +61,7 @@ struct FRUGAL_FLAGGED gguf_tensor {
 }
 
 /// An open GGUF file, or all files of one model. Move-only; views that it has given out stay valid when it moves and end with it.
-class FRUGAL_FLAGGED gguf_file {
+class FRUGAL_FLAGGED gguf_file : public gguf_metadata {
 public:
     /// Maps and checks the file. Where it is one of several (split.count), all of them open, whichever was given: their names
     /// differ in the number alone. Errors: those of mapped_file::open, of parse and of join; not_found names the part.
@@ -124,9 +114,7 @@ public:
     /// Checks a file that already lies in memory; `bytes` must outlive the result. `name` stands in messages.
     /// Errors: malformed_file (what, and at which byte), unsupported (version 1, big-endian, nested arrays).
     [[nodiscard]] static result<gguf_file> parse(std::span<const std::byte> bytes, std::string name) {
-        gguf_file file;
-        file.bytes_ = bytes;
-        file.name_ = std::move(name);
+        gguf_file file(bytes, std::move(name));
         FRUGAL_TRY(file.read());
         return file;
     }
@@ -134,92 +122,11 @@ public:
     /// Whether all files of the model are here; false for what parse made of one of several.
     [[nodiscard]] bool is_whole() const noexcept { return split_count_ <= 1 || joined_; }
 
-    [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
     [[nodiscard]] std::uint64_t alignment() const noexcept { return alignment_; }
     /// Where the data section starts; of several files, the first one's.
     [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_start_; }
-    [[nodiscard]] std::span<const gguf_entry> metadata() const noexcept { return entries_; }
     [[nodiscard]] std::span<const gguf_tensor> tensors() const noexcept { return tensors_; }
-
-    // Metadata. Errors: not_found (no such key), invalid_argument (the value has another type or does not fit; names key,
-    // wanted and found type).
-
-    [[nodiscard]] bool has(std::string_view key) const { return keys_.contains(key); }
-    /// The entry, or null.
-    [[nodiscard]] const gguf_entry* find_entry(std::string_view key) const {
-        const auto found = keys_.find(key);
-        return found == keys_.end() ? nullptr : &entries_[found->second];
-    }
-    /// From any integer type, where the value fits.
-    [[nodiscard]] result<std::uint32_t> u32(std::string_view key) const { return scalar<std::uint32_t>(key, "u32"); }
-    [[nodiscard]] result<std::uint64_t> u64(std::string_view key) const { return scalar<std::uint64_t>(key, "u64"); }
-    [[nodiscard]] result<std::int32_t> i32(std::string_view key) const { return scalar<std::int32_t>(key, "i32"); }
-    [[nodiscard]] result<std::int64_t> i64(std::string_view key) const { return scalar<std::int64_t>(key, "i64"); }
-    /// From f32, or f64 rounded.
-    [[nodiscard]] result<float> f32(std::string_view key) const { return scalar<float>(key, "f32"); }
-    [[nodiscard]] result<bool> boolean(std::string_view key) const { return scalar<bool>(key, "bool"); }
-    [[nodiscard]] result<std::string_view> string(std::string_view key) const {
-        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
-        if (entry->type != gguf_value_type::string) return wrong_type(*entry, "string");
-        return text(entry->offset, entry->count);
-    }
-
-    /// The value, or `fallback` where the key is absent; a value of another type is still an error.
-    [[nodiscard]] result<std::uint32_t> u32_or(std::string_view key, std::uint32_t fallback) const {
-        return has(key) ? u32(key) : result<std::uint32_t>(fallback);
-    }
-    [[nodiscard]] result<float> f32_or(std::string_view key, float fallback) const {
-        return has(key) ? f32(key) : result<float>(fallback);
-    }
-    [[nodiscard]] result<bool> boolean_or(std::string_view key, bool fallback) const {
-        return has(key) ? boolean(key) : result<bool>(fallback);
-    }
-    [[nodiscard]] result<std::string_view> string_or(std::string_view key, std::string_view fallback) const {
-        return has(key) ? string(key) : result<std::string_view>(fallback);
-    }
-
-    /// An array of any integer type, or one integer as a list of one: many keys of the format may be either.
-    [[nodiscard]] result<std::vector<std::uint64_t>> u64_list(std::string_view key) const {
-        return list<std::uint64_t>(key, "list of u64");
-    }
-    [[nodiscard]] result<std::vector<std::int64_t>> i64_list(std::string_view key) const {
-        return list<std::int64_t>(key, "list of i64");
-    }
-    [[nodiscard]] result<std::vector<float>> f32_list(std::string_view key) const { return list<float>(key, "list of f32"); }
-    /// Booleans; also integers that are 0 or 1.
-    [[nodiscard]] result<std::vector<bool>> bool_list(std::string_view key) const {
-        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
-        std::vector<bool> out;
-        out.reserve(static_cast<std::size_t>(entry->type == gguf_value_type::string ? 0 : entry->count));
-        const bool booleans = entry->element_type == gguf_value_type::boolean;
-        FRUGAL_TRY(each_element(*entry, "list of bool", [&](std::uint64_t where) -> status {
-            std::uint64_t value = 0;
-            if (booleans)
-                value = load<std::uint8_t>(where);
-            else if (!convert(entry->element_type, where, value) || value > 1)
-                return wrong_type(*entry, "list of bool");
-            out.push_back(value != 0);
-            return {};
-        }));
-        return out;
-    }
-    [[nodiscard]] result<std::vector<std::string_view>> string_list(std::string_view key) const {
-        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
-        if (entry->type != gguf_value_type::array || entry->element_type != gguf_value_type::string)
-            return wrong_type(*entry, "list of string");
-        std::vector<std::string_view> out;
-        out.reserve(static_cast<std::size_t>(entry->count));
-        std::uint64_t where = entry->offset;
-        for (std::uint64_t i = 0; i < entry->count; ++i) {
-            const auto length = load<std::uint64_t>(where);
-            out.push_back(text(where + 8, length));
-            where += 8 + length;
-        }
-        return out;
-    }
-
-    // Tensors.
 
     /// The tensor, or null.
     [[nodiscard]] const gguf_tensor* find(std::string_view tensor) const {
@@ -231,7 +138,7 @@ public:
     [[nodiscard]] result<std::uint64_t> byte_size(const gguf_tensor& tensor) const {
         const auto* type = find_gguf_tensor_type(tensor.type);
         if (type == nullptr)
-            return fail(errc::unsupported_format, name_, ": tensor ", printable(tensor.name), " has type ",
+            return fail(errc::unsupported_format, name(), ": tensor ", printable(tensor.name), " has type ",
                         describe_gguf_type(tensor.type), ", whose block size is not known");
         return tensor.elements() / type->block_size * type->block_bytes;
     }
@@ -247,7 +154,7 @@ public:
         const std::span<const std::byte> whole = data_of(tensor.part);
         const std::uint64_t available = whole.size();
         if (tensor.offset > available || size > available - tensor.offset)
-            return fail(errc::malformed_file, name_, ": tensor ", printable(tensor.name), " of ", size, " bytes at ",
+            return fail(errc::malformed_file, name(), ": tensor ", printable(tensor.name), " of ", size, " bytes at ",
                         tensor.offset, " goes past the end of the data section of ", available, " bytes");
         if (size == 0) return std::span<const std::byte>{};
         return whole.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(size));
@@ -265,7 +172,7 @@ private:
         std::span<const std::byte> data;
     };
 
-    gguf_file() = default;
+    gguf_file(std::span<const std::byte> bytes, std::string name) noexcept : gguf_metadata(bytes, std::move(name)) {}
 
     /// One file, whatever it says of others.
     [[nodiscard]] static result<gguf_file> open_one(const std::string& path) {
@@ -278,38 +185,24 @@ private:
 
     // Reading ------------------------------------------------------------------------------------------------------------
 
-    [[nodiscard]] std::uint64_t remaining() const noexcept { return bytes_.size() - position_; }
+    [[nodiscard]] std::uint64_t remaining() const noexcept { return file_bytes().size() - position_; }
     [[nodiscard]] std::span<const std::byte> data() const noexcept {
-        return data_start_ < bytes_.size() ? bytes_.subspan(static_cast<std::size_t>(data_start_)) : std::span<const std::byte>{};
+        return data_start_ < file_bytes().size() ? file_bytes().subspan(static_cast<std::size_t>(data_start_))
+                                                 : std::span<const std::byte>{};
     }
     [[nodiscard]] std::span<const std::byte> data_of(std::size_t part) const noexcept {
         if (part == 0) return data();
         return part <= further_.size() ? further_[part - 1].data : std::span<const std::byte>{};
     }
 
-    template <class... Piece>
-    [[nodiscard]] error malformed(const Piece&... piece) const {
-        return fail(errc::malformed_file, name_, ": ", piece...);
-    }
-
-    template <class T>
-    [[nodiscard]] T load(std::uint64_t where) const noexcept {
-        T value;
-        std::memcpy(&value, bytes_.data() + where, sizeof(T));
-        return value;
-    }
-
     template <class T>
     [[nodiscard]] status take(T& value, std::string_view what) {
         if (remaining() < sizeof(T))
-            return malformed("the file ends at byte ", bytes_.size(), " inside ", what, ", which starts at byte ", position_);
+            return malformed("the file ends at byte ", file_bytes().size(), " inside ", what, ", which starts at byte ",
+                             position_);
         value = load<T>(position_);
         position_ += sizeof(T);
         return {};
-    }
-
-    [[nodiscard]] std::string_view text(std::uint64_t where, std::uint64_t length) const noexcept {
-        return {reinterpret_cast<const char*>(bytes_.data()) + where, static_cast<std::size_t>(length)};
     }
 
     [[nodiscard]] status take_string(std::string_view& value, std::string_view what) {
@@ -324,21 +217,22 @@ private:
     }
 
     [[nodiscard]] status read() {
-        if (bytes_.size() < 4 || text(0, 4) != "GGUF") return malformed("not a GGUF file: the first four bytes are not 'GGUF'");
+        if (file_bytes().size() < 4 || text(0, 4) != "GGUF")
+            return malformed("not a GGUF file: the first four bytes are not 'GGUF'");
         position_ = 4;
         FRUGAL_TRY(take(version_, "the version"));
         if ((version_ & 0xFFFFu) == 0 && version_ != 0)
-            return fail(errc::unsupported, name_, ": a big-endian GGUF file; only little-endian files can be read");
+            return fail(errc::unsupported, name(), ": a big-endian GGUF file; only little-endian files can be read");
         if (version_ != 2 && version_ != 3)
-            return fail(errc::unsupported, name_, ": GGUF version ", version_, "; only versions 2 and 3 can be read");
+            return fail(errc::unsupported, name(), ": GGUF version ", version_, "; only versions 2 and 3 can be read");
         std::uint64_t tensor_count = 0, entry_count = 0;
         FRUGAL_TRY(take(tensor_count, "the tensor count"));
         FRUGAL_TRY(take(entry_count, "the metadata count"));
         if (entry_count > remaining() / least_entry)
-            return malformed("the header claims ", entry_count, " metadata entries; the file of ", bytes_.size(),
+            return malformed("the header claims ", entry_count, " metadata entries; the file of ", file_bytes().size(),
                              " bytes cannot hold them");
         if (tensor_count > remaining() / least_tensor)
-            return malformed("the header claims ", tensor_count, " tensors; the file of ", bytes_.size(),
+            return malformed("the header claims ", tensor_count, " tensors; the file of ", file_bytes().size(),
                              " bytes cannot hold them");
         for (std::uint64_t i = 0; i < entry_count; ++i) FRUGAL_TRY(read_entry(i));
         FRUGAL_TRY(read_alignment());
@@ -361,9 +255,7 @@ private:
             return malformed("metadata key ", printable(entry.key), " has unknown type ", type, " (byte ", position_ - 4, ")");
         entry.type = entry.element_type = static_cast<gguf_value_type>(type);
         FRUGAL_TRY(skip_value(entry));
-        if (!keys_.emplace(entry.key, entries_.size()).second)
-            return malformed("metadata key ", printable(entry.key), " occurs twice; the second is at byte ", start);
-        entries_.push_back(entry);
+        if (!add(entry)) return malformed("metadata key ", printable(entry.key), " occurs twice; the second is at byte ", start);
         return {};
     }
 
@@ -384,7 +276,7 @@ private:
                                  ")");
             entry.element_type = static_cast<gguf_value_type>(element);
             if (entry.element_type == gguf_value_type::array)
-                return fail(errc::unsupported, name_, ": metadata key ", printable(entry.key), " is an array of arrays (byte ",
+                return fail(errc::unsupported, name(), ": metadata key ", printable(entry.key), " is an array of arrays (byte ",
                             position_ - 4, ")");
             FRUGAL_TRY(take(entry.count, "an array's length"));
         }
@@ -438,14 +330,14 @@ private:
     /// Of several files: what both say of the model is the same.
     [[nodiscard]] status check_belongs_to(const gguf_file& first) const {
         if (split_tensors_ != first.split_tensors_)
-            return malformed("its split.tensors.count differs from that of ", first.name_,
+            return malformed("its split.tensors.count differs from that of ", first.name(),
                              ": they are parts of different models");
         constexpr std::string_view key = "general.architecture";
         if (!has(key)) return {};
         FRUGAL_TRY_ASSIGN(const std::string_view mine, string(key));
         FRUGAL_TRY_ASSIGN(const std::string_view theirs, first.string_or(key, {}));
         if (mine != theirs)
-            return malformed("its architecture ", printable(mine), " is not ", printable(theirs), ", which ", first.name_,
+            return malformed("its architecture ", printable(mine), " is not ", printable(theirs), ", which ", first.name(),
                              " has: they are parts of different models");
         return {};
     }
@@ -515,104 +407,14 @@ private:
         return {};
     }
 
-    // Values -------------------------------------------------------------------------------------------------------------
-
-    [[nodiscard]] result<const gguf_entry*> entry_of(std::string_view key) const {
-        const auto* entry = find_entry(key);
-        if (entry == nullptr) return fail(errc::not_found, name_, ": no metadata key ", printable(key));
-        return entry;
-    }
-
-    [[nodiscard]] error wrong_type(const gguf_entry& entry, std::string_view wanted) const {
-        std::string found{to_string(entry.type)};
-        if (entry.type == gguf_value_type::array)
-            found = concat("array of ", entry.count, ' ', to_string(entry.element_type));
-        else if (entry.type == gguf_value_type::string)
-            found += concat(" ", printable(text(entry.offset, entry.count)));
-        else if (std::int64_t value = 0; convert(entry.type, entry.offset, value))
-            found += concat(" ", value);
-        return fail(errc::invalid_argument, name_, ": metadata key ", printable(entry.key), " is wanted as ", wanted,
-                    " but the file has ", found);
-    }
-
-    /// Whether the number of type `type` at `where` is, without loss, a `To` (floating point: f64 rounds to f32).
-    template <class To>
-    [[nodiscard]] bool convert(gguf_value_type type, std::uint64_t where, To& out) const noexcept {
-        const auto from = [&]<class From>(From value) {
-            if constexpr (std::is_integral_v<To> && !std::is_same_v<To, bool>) {
-                if (!std::in_range<To>(value)) return false;
-                out = static_cast<To>(value);
-                return true;
-            } else {
-                return false;
-            }
-        };
-        if constexpr (std::is_same_v<To, bool>) {
-            if (type != gguf_value_type::boolean) return false;
-            out = load<std::uint8_t>(where) != 0;
-            return true;
-        } else if constexpr (std::is_floating_point_v<To>) {
-            if (type == gguf_value_type::f32)
-                out = static_cast<To>(load<float>(where));
-            else if (type == gguf_value_type::f64)
-                out = static_cast<To>(load<double>(where));
-            else
-                return false;
-            return true;
-        }
-        switch (type) {
-            case gguf_value_type::u8: return from(load<std::uint8_t>(where));
-            case gguf_value_type::i8: return from(load<std::int8_t>(where));
-            case gguf_value_type::u16: return from(load<std::uint16_t>(where));
-            case gguf_value_type::i16: return from(load<std::int16_t>(where));
-            case gguf_value_type::u32: return from(load<std::uint32_t>(where));
-            case gguf_value_type::i32: return from(load<std::int32_t>(where));
-            case gguf_value_type::u64: return from(load<std::uint64_t>(where));
-            case gguf_value_type::i64: return from(load<std::int64_t>(where));
-            default: return false;
-        }
-    }
-
-    template <class T>
-    [[nodiscard]] result<T> scalar(std::string_view key, std::string_view wanted) const {
-        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
-        T value{};
-        if (!convert(entry->type, entry->offset, value)) return wrong_type(*entry, wanted);
-        return value;
-    }
-
-    template <class Visit>
-    [[nodiscard]] status each_element(const gguf_entry& entry, std::string_view wanted, Visit visit) const {
-        const std::uint64_t size = size_of(entry.element_type);
-        if (size == 0) return wrong_type(entry, wanted);
-        for (std::uint64_t i = 0; i < entry.count; ++i) FRUGAL_TRY(visit(entry.offset + i * size));
-        return {};
-    }
-
-    template <class T>
-    [[nodiscard]] result<std::vector<T>> list(std::string_view key, std::string_view wanted) const {
-        FRUGAL_TRY_ASSIGN(const gguf_entry* entry, entry_of(key));
-        std::vector<T> out;
-        FRUGAL_TRY(each_element(*entry, wanted, [&](std::uint64_t where) -> status {
-            T value{};
-            if (!convert(entry->element_type, where, value)) return wrong_type(*entry, wanted);
-            out.push_back(value);
-            return {};
-        }));
-        return out;
-    }
-
     static constexpr std::uint32_t most_parts = 65535;  // split.count is a u16
     static constexpr std::uint64_t most_elements = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
 
     mapped_file mapping_;
-    std::span<const std::byte> bytes_;
-    std::string name_;
     std::uint32_t version_ = 0;
     std::uint64_t position_ = 0, alignment_ = 32, data_start_ = 0;
-    std::vector<gguf_entry> entries_;
     std::vector<gguf_tensor> tensors_;
-    std::unordered_map<std::string_view, std::size_t> keys_, tensor_names_;
+    std::unordered_map<std::string_view, std::size_t> tensor_names_;
     std::uint32_t split_count_ = 1, split_number_ = 0;
     std::optional<std::uint64_t> split_tensors_;
     bool joined_ = false;
