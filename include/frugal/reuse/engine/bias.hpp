@@ -1,18 +1,64 @@
 #pragma once
 /// What each query of a batch sees of the blocks: as two numbers, and as rows of a bias that are made from these.
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string_view>
+#include <type_traits>
 
-#include "frugal/reuse/engine/cells.hpp"
-#include "frugal/reuse/engine/batch.hpp"
 #include "frugal/reuse/engine/blocks.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/engine/ubatch.hpp"
 #include "frugal/reuse/inputs/token_index.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
 namespace reuse {
+
+/// Whether a query sees the tokens before it only.
+enum class causality : bool { non_causal = false, causal = true };
+
+/// Which form the bias has: what is added to a score so that a query sees what it may.
+enum class bias_form : std::uint8_t { none, block, cell };
+
+/// No bias: for each query, how many of its sequence's complete blocks it sees and how many tokens behind them. A kernel
+/// needs no more than these two numbers.
+struct FRUGAL_FLAGGED bias_none {
+    static constexpr std::string_view name = "bias_none";
+    static constexpr bias_form form = bias_form::none;
+    static constexpr std::size_t most_bytes = 0;
+};
+
+/// F32 [blocks of the window, tokens of a stream, streams]; the engine adds its attention mask to it once it has been spread
+/// over the cells. Made for as many queries at once as fit into `MostBytes`, and for one at least.
+template <std::size_t MostBytes = std::size_t{256} << 20>
+struct FRUGAL_FLAGGED bias_block {
+    static constexpr std::string_view name = "bias_block";
+    static constexpr bias_form form = bias_form::block;
+    static constexpr std::size_t most_bytes = MostBytes;
+};
+
+/// F32 [cells of the window, tokens of a stream, streams]; the same limit.
+template <std::size_t MostBytes = std::size_t{256} << 20>
+struct FRUGAL_FLAGGED bias_cell {
+    static constexpr std::string_view name = "bias_cell";
+    static constexpr bias_form form = bias_form::cell;
+    static constexpr std::size_t most_bytes = MostBytes;
+};
+
+/// What every bias policy says.
+template <class P>
+concept engine_bias_policy = requires {
+    { P::name } -> std::convertible_to<std::string_view>;
+    typename std::integral_constant<bias_form, P::form>;
+    typename std::integral_constant<std::size_t, P::most_bytes>;
+};
+
+/// The values of a bias. `always` swallows the score of what is seen whatever its score is; it is finite, so that no sum is NaN.
+inline constexpr float bias_hidden = -std::numeric_limits<float>::infinity(), bias_competes = 0.0f, bias_always = 1e9f;
 
 /// What a query sees of its own sequence: that many complete blocks compete, that many tokens behind them are always seen.
 /// Block b is in the tensors under the number that cell_blk gives for the cell of the sequence's token of rank b * ratio.

@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/engine/cells.hpp"
-#include "frugal/reuse/engine/batch.hpp"
 #include "frugal/reuse/engine/grouping.hpp"
+#include "frugal/reuse/engine/ubatch.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/inputs/sequence_set.hpp"
 #include "frugal/reuse/inputs/token_index.hpp"
 

@@ -1,20 +1,53 @@
 #pragma once
-/// How the tokens of a stream are grouped into blocks: by rank, and what is asked of a sequence so that positions do as well.
+/// How the tokens of a stream are grouped into blocks: the policies, and the check that positions give the blocks by rank.
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/inputs/sequence_set.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
 
-namespace reuse::detail {
+namespace reuse {
+
+/// What blocks are cut by.
+enum class token_grouping : std::uint8_t { rank, position };
+
+/// Block b of a sequence is its visible tokens b * ratio … b * ratio + ratio - 1, the first that is still there being rank 0:
+/// the rule of the reference implementation (reuse/inputs/qsa_layout.hpp), right for any first position, after holes, shifts and
+/// divisions, and for images. A cell can be in one block only. Where sequences share cells and cut them differently, only the
+/// sequences of the batch get blocks; if these do so, the batch is refused.
+struct FRUGAL_FLAGGED group_by_rank {
+    static constexpr std::string_view name = "group_by_rank";
+    static constexpr token_grouping cut_by = token_grouping::rank;
+};
+
+/// The blocks of llama.cpp, cut where a position is a multiple of the ratio; see reuse/engine/blocks.hpp. A batch is refused
+/// where these are not the blocks by rank: a sequence that does not begin at a multiple of the ratio, a gap or two tokens of
+/// one position within a block, a block whose cells are not of the same sequences, or one past the window.
+struct FRUGAL_FLAGGED group_by_position {
+    static constexpr std::string_view name = "group_by_position";
+    static constexpr token_grouping cut_by = token_grouping::position;
+};
+
+/// What every grouping policy says.
+template <class P>
+concept engine_grouping_policy = requires {
+    { P::name } -> std::convertible_to<std::string_view>;
+    typename std::integral_constant<token_grouping, P::cut_by>;
+};
+static_assert(engine_grouping_policy<group_by_rank> && engine_grouping_policy<group_by_position>);
+
+namespace detail {
 
 /// The complete blocks of some sequences of a stream, each once however many sequences share it.
 template <std::size_t Ratio>
@@ -122,6 +155,8 @@ template <std::size_t Ratio>
     return {};
 }
 
-}  // namespace reuse::detail
+}  // namespace detail
+
+}  // namespace reuse
 
 FRUGAL_NAMESPACE_END

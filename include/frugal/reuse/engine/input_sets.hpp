@@ -8,8 +8,8 @@
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
 #include "frugal/reuse/engine/cells.hpp"
-#include "frugal/reuse/engine/batch.hpp"
 #include "frugal/reuse/engine/inputs.hpp"
+#include "frugal/reuse/engine/ubatch.hpp"
 #include "frugal/reuse/inputs/shared_inputs.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

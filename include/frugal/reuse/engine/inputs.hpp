@@ -14,11 +14,11 @@
 
 #include "frugal/core/counters.hpp"
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/engine/cells.hpp"
-#include "frugal/reuse/inputs/change_log.hpp"
-#include "frugal/reuse/engine/batch.hpp"
 #include "frugal/reuse/engine/bias.hpp"
 #include "frugal/reuse/engine/blocks.hpp"
+#include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/engine/ubatch.hpp"
+#include "frugal/reuse/inputs/change_log.hpp"
 #include "frugal/reuse/inputs/shared_inputs.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

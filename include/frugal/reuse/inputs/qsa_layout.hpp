@@ -114,7 +114,7 @@ public:
     /// The rows of the latest refill count again: nothing that they or the table are made from differs from what it was then.
     void renew() noexcept { current_ = true; }
 
-    // The operations of a sequence state; see reuse/batch.hpp. Errors besides theirs: invalid_argument (no such sequence).
+    // The operations of a sequence state; see reuse/inputs/batch.hpp. Errors besides theirs: invalid_argument (no such sequence).
 
     [[nodiscard]] status reserve(sequence_id s, std::size_t) { return check(s); }
     [[nodiscard]] result<snapshot_type> snapshot(sequence_id s) const {

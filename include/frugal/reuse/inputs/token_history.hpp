@@ -18,7 +18,7 @@ namespace reuse {
 /// Names what a sequence holds; numbers come from next_content_version().
 enum class history_version : std::uint64_t { empty = 0 };
 
-/// All tokens of every sequence. A sequence state; see reuse/batch.hpp.
+/// All tokens of every sequence. A sequence state; see reuse/inputs/batch.hpp.
 class FRUGAL_FLAGGED token_history {
 public:
     /// One sequence as it was.

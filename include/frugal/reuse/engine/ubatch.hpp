@@ -1,17 +1,12 @@
 #pragma once
-/// What an engine evaluates at once, and the choices that shape the inputs made for it.
+/// What an engine evaluates at once: tokens that are in their cells already.
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <span>
-#include <string_view>
-#include <type_traits>
 
 #include "frugal/core/error.hpp"
-#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/engine/cells.hpp"
+#include "frugal/reuse/inputs/batch.hpp"
 #include "frugal/reuse/inputs/sequence_set.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
@@ -47,37 +42,6 @@ struct FRUGAL_FLAGGED ubatch {
         if (is_one_of(s, held.sequences())) window = (std::max)(window, padded_window(held, held.stream_of(s), padding));
     return window;
 }
-
-/// What blocks are cut by.
-enum class token_grouping : std::uint8_t { rank, position };
-
-/// Block b of a sequence is its visible tokens b * ratio … b * ratio + ratio - 1, the first that is still there being rank 0:
-/// the rule of the reference implementation (reuse/inputs/qsa_layout.hpp), right for any first position, after holes, shifts and
-/// divisions, and for images. A cell can be in one block only. Where sequences share cells and cut them differently, only the
-/// sequences of the batch get blocks; if these do so, the batch is refused.
-struct FRUGAL_FLAGGED group_by_rank {
-    static constexpr std::string_view name = "group_by_rank";
-    static constexpr token_grouping cut_by = token_grouping::rank;
-};
-
-/// The blocks of llama.cpp, cut where a position is a multiple of the ratio; see reuse/engine_blocks.hpp. A batch is refused
-/// where these are not the blocks by rank: a sequence that does not begin at a multiple of the ratio, a gap or two tokens of
-/// one position within a block, a block whose cells are not of the same sequences, or one past the window.
-struct FRUGAL_FLAGGED group_by_position {
-    static constexpr std::string_view name = "group_by_position";
-    static constexpr token_grouping cut_by = token_grouping::position;
-};
-
-/// What every grouping policy says.
-template <class P>
-concept engine_grouping_policy = requires {
-    { P::name } -> std::convertible_to<std::string_view>;
-    typename std::integral_constant<token_grouping, P::cut_by>;
-};
-static_assert(engine_grouping_policy<group_by_rank> && engine_grouping_policy<group_by_position>);
-
-/// Whether a query sees the tokens before it only.
-enum class causality : bool { non_causal = false, causal = true };
 
 /// The stream of a batch's row of tokens. Precondition: the batch has been checked.
 [[nodiscard]] inline stream_id stream_of_row(const cells& held, const ubatch& tokens, std::size_t row) noexcept {
@@ -135,45 +99,6 @@ enum class causality : bool { non_causal = false, causal = true };
     }
     return {};
 }
-
-/// Which form the bias has: what is added to a score so that a query sees what it may.
-enum class bias_form : std::uint8_t { none, block, cell };
-
-/// No bias: for each query, how many of its sequence's complete blocks it sees and how many tokens behind them. A kernel
-/// needs no more than these two numbers.
-struct FRUGAL_FLAGGED bias_none {
-    static constexpr std::string_view name = "bias_none";
-    static constexpr bias_form form = bias_form::none;
-    static constexpr std::size_t most_bytes = 0;
-};
-
-/// F32 [blocks of the window, tokens of a stream, streams]; the engine adds its attention mask to it once it has been spread
-/// over the cells. Made for as many queries at once as fit into `MostBytes`, and for one at least.
-template <std::size_t MostBytes = std::size_t{256} << 20>
-struct FRUGAL_FLAGGED bias_block {
-    static constexpr std::string_view name = "bias_block";
-    static constexpr bias_form form = bias_form::block;
-    static constexpr std::size_t most_bytes = MostBytes;
-};
-
-/// F32 [cells of the window, tokens of a stream, streams]; the same limit.
-template <std::size_t MostBytes = std::size_t{256} << 20>
-struct FRUGAL_FLAGGED bias_cell {
-    static constexpr std::string_view name = "bias_cell";
-    static constexpr bias_form form = bias_form::cell;
-    static constexpr std::size_t most_bytes = MostBytes;
-};
-
-/// What every bias policy says.
-template <class P>
-concept engine_bias_policy = requires {
-    { P::name } -> std::convertible_to<std::string_view>;
-    typename std::integral_constant<bias_form, P::form>;
-    typename std::integral_constant<std::size_t, P::most_bytes>;
-};
-
-/// The values of a bias. `always` swallows the score of what is seen whatever its score is; it is finite, so that no sum is NaN.
-inline constexpr float bias_hidden = -std::numeric_limits<float>::infinity(), bias_competes = 0.0f, bias_always = 1e9f;
 
 }  // namespace reuse
 
