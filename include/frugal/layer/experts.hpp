@@ -16,11 +16,11 @@
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/ops/matmul/image_matmul.hpp"
 #include "frugal/quant/weight.hpp"
+#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/reuse/weights/host_weights.hpp"
 #include "frugal/reuse/weights/image_cache.hpp"
 #include "frugal/reuse/weights/image_products.hpp"
 #include "frugal/reuse/weights/products.hpp"
-#include "frugal/reuse/inputs/shared_activations.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 

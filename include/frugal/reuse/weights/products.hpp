@@ -12,8 +12,8 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/ops/matmul/grouped_matmul.hpp"
 #include "frugal/quant/weight.hpp"
-#include "frugal/reuse/weights/reader_table.hpp"
 #include "frugal/reuse/inputs/shared_activations.hpp"
+#include "frugal/reuse/weights/reader_table.hpp"
 #include "frugal/tensor/view.hpp"
 #include "frugal/tensor/workspace.hpp"
 
