@@ -1,7 +1,6 @@
 #pragma once
 /// Activations of whole registers, for kernels that apply one to what they have just computed.
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "frugal/device/cpu/simd.hpp"
@@ -13,34 +12,15 @@ namespace ops::cpu {
 
 namespace detail {
 
-/// x becomes 1 + exp(-x): 1 from 17 on, infinity below -88.7, NaN stays NaN. The registers go through every step side by
-/// side, because one alone would wait for itself.
+/// x becomes 1 + exp(-x): 1 from 17 on, infinity below -88.7, NaN stays NaN.
 template <class Isa, std::size_t N>
 FRUGAL_ALWAYS_INLINE void one_plus_exp_minus(simd::vec<Isa> (&x)[N]) noexcept {
-    using vec = simd::vec<Isa>;
-    typedef std::int32_t ints __attribute__((vector_size(Isa::vector_bytes)));
-    // -x = n ln 2 + r with |r| <= ln(2) / 2: the low bits of `shifted` are those of n + 127, the exponent of 2^n.
-    const vec shift = simd::broadcast<Isa>(12582912.0f + 127.0f);
-    vec r[N], p[N], power[N];  // r: its negative
+    const simd::vec<Isa> zero{};  // taken from, since a minus would change the sign of a NaN
+    simd::vec<Isa> power[N];
     for (std::size_t i = 0; i < N; ++i)
-        r[i] = simd::min<Isa>(simd::broadcast<Isa>(87.0f), simd::max<Isa>(simd::broadcast<Isa>(-89.0f), x[i]));
-    for (std::size_t i = 0; i < N; ++i) {
-        const vec shifted = simd::multiply_add<Isa>(r[i], simd::broadcast<Isa>(-1.44269504f), shift);
-        const vec n = shifted - shift;
-        power[i] = reinterpret_cast<vec>(reinterpret_cast<ints>(shifted) << 23);
-        // ln 2 in two parts: the first has 15 significant bits, so n times it is exact.
-        r[i] = simd::multiply_add<Isa>(n, simd::broadcast<Isa>(22713.0f / 32768.0f), r[i]);
-        r[i] = simd::multiply_add<Isa>(n, simd::broadcast<Isa>(1.42860682e-6f), r[i]);
-    }
-    // The polynomial of degree 6 nearest to exp on this interval, with the first two coefficients 1: within 3e-9.
-    for (std::size_t i = 0; i < N; ++i)
-        p[i] = simd::multiply_add<Isa>(r[i], simd::broadcast<Isa>(0.00139412131f), simd::broadcast<Isa>(-0.0083752102f));
-    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(0.0416663516f));
-    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(-0.166664145f));
-    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(0.5f));
-    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(-1.0f));
-    for (std::size_t i = 0; i < N; ++i) p[i] = simd::multiply_add<Isa>(p[i], r[i], simd::broadcast<Isa>(1.0f));
-    for (std::size_t i = 0; i < N; ++i) x[i] = simd::multiply_add<Isa>(p[i], power[i], simd::broadcast<Isa>(1.0f));
+        x[i] = zero - simd::min<Isa>(simd::broadcast<Isa>(87.0f), simd::max<Isa>(simd::broadcast<Isa>(-89.0f), x[i]));
+    simd::detail::exp_factors<Isa>(x, power);
+    for (std::size_t i = 0; i < N; ++i) x[i] = simd::multiply_add<Isa>(x[i], power[i], simd::broadcast<Isa>(1.0f));
 }
 
 }  // namespace detail

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "frugal/device/cpu/simd.hpp"
+#include "frugal/ops/activation/activation_cpu.hpp"
 #include "frugal/ops/attention/attention_cpu.hpp"
 #include "frugal/ops/attention/attention_tiles_cpu-inl.hpp"
 #include "frugal/tensor/scalar.hpp"
@@ -174,18 +175,6 @@ FRUGAL_ALWAYS_INLINE void attend_step(const attention_tile<Scalar>& tile, std::s
     accumulate<Isa>(partial, attention_partial(dim), scores, queries, v, attention_stride<Value>(dim), dim, ahead);
 }
 
-/// 1 / (1 + exp(-x)) of every lane, without overflow.
-template <class Isa>
-FRUGAL_ALWAYS_INLINE simd::vec<Isa> sigmoid(const simd::vec<Isa>& x) noexcept {
-    // exp of a positive number is never formed: with e = exp(-|x|) the value is 1 / (1 + e), or e / (1 + e) for x < 0.
-    const simd::vec<Isa> zero{}, one = simd::broadcast<Isa>(1.0f);
-    const simd::vec<Isa> e = simd::exp<Isa>(zero - simd::max<Isa>(x, zero - x));
-    const auto negative = x < zero;
-    const auto numerator =
-        (reinterpret_cast<decltype(x < zero)>(e) & negative) | (reinterpret_cast<decltype(x < zero)>(one) & ~negative);
-    return reinterpret_cast<simd::vec<Isa>>(numerator) / (one + e);
-}
-
 }  // namespace detail
 
 template <class Isa, class Scalar>
@@ -292,12 +281,18 @@ void multiply_sigmoid(const float* gate, float* y, std::size_t n) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     constexpr std::size_t width = simd::width<Isa>;
     std::size_t i = 0;
-    for (; i + width <= n; i += width)
-        simd::store<Isa>(y + i, simd::load<Isa>(y + i) * detail::sigmoid<Isa>(simd::load<Isa>(gate + i)));
+    simd::vec<Isa> open[1];
+    for (; i + width <= n; i += width) {
+        open[0] = simd::load<Isa>(gate + i);
+        sigmoid<Isa>(open);
+        simd::store<Isa>(y + i, simd::load<Isa>(y + i) * open[0]);
+    }
     if (i == n) return;
     float lanes[width] = {};
     for (std::size_t k = i; k < n; ++k) lanes[k - i] = gate[k];
-    simd::store<Isa>(lanes, detail::sigmoid<Isa>(simd::load<Isa>(lanes)));
+    open[0] = simd::load<Isa>(lanes);
+    sigmoid<Isa>(open);
+    simd::store<Isa>(lanes, open[0]);
     for (std::size_t k = i; k < n; ++k) y[k] *= lanes[k - i];
 }
 
