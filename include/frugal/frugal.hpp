@@ -77,6 +77,8 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "frugal/device/cpu/dispatch.hpp"
 #include "frugal/device/cpu/fork_join_executor.hpp"
+#include "frugal/device/cpu/grain.hpp"
+#include "frugal/device/cpu/pack_panels.hpp"
 #include "frugal/device/cpu/packed_cpu.hpp"
 #include "frugal/device/cpu/topology.hpp"
 #include "frugal/device/host_side.hpp"

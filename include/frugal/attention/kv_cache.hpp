@@ -28,7 +28,7 @@ template <class Device, class Cache>
     for (const segment& part : of.tokens.segments) {
         if (part.sequence == sequence_id::padding) continue;
         const std::size_t first = cache.length(part.sequence);
-        dev.run_ranges(part.count, 64, [&](std::size_t begin, std::size_t end) {
+        dev.run_ranges(part.count, device::grain(2 * keys.cols()), [&](std::size_t begin, std::size_t end) {
             for (std::size_t r = begin; r < end; ++r)
                 cache.write(part.sequence, first + r, keys.row(part.first + r), values.row(part.first + r));
         });

@@ -12,6 +12,7 @@
 #include "frugal/attention/qsa/qsa_cache.hpp"
 #include "frugal/attention/step.hpp"
 #include "frugal/core/error.hpp"
+#include "frugal/device/cpu/grain.hpp"
 #include "frugal/device/cpu/pass.hpp"
 #include "frugal/ops/block_select/block_select.hpp"
 #include "frugal/ops/norm/norm.hpp"
@@ -112,7 +113,7 @@ template <class NormWeight, device::host_pass Pass, class Cache, class Step>
     }
     if (count == 0) return {};
     FRUGAL_TRY_ASSIGN(auto keys, pass.matrix(count, d.index_dim));
-    pass.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
+    pass.run_ranges(count, device::grain(ratio.tokens() * d.index_dim), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i)
             pool_block(cache.raw_keys(blocks[i].sequence), ratio, blocks[i].block, keys.row(i));
     });
@@ -149,7 +150,7 @@ template <class Device, class Scalar>
     workspace::scope scope(scratch);
     FRUGAL_TRY_ASSIGN(auto chosen, scratch.array<std::uint32_t>(rows.size() * top));
     FRUGAL_TRY(ops::select_blocks(dev, scratch, queries, choices, d.index_heads, top, chosen, counts));
-    dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(rows.size(), device::grain(width), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             std::uint32_t* list = lists.data() + r * width;
             std::size_t n = 0;

@@ -7,6 +7,7 @@
 #include "frugal/core/counters.hpp"
 #include "frugal/device/cpu/activations.hpp"
 #include "frugal/device/cpu/executor.hpp"
+#include "frugal/device/cpu/grain.hpp"
 #include "frugal/device/cpu/isa.hpp"
 #include "frugal/device/target.hpp"
 
@@ -46,7 +47,8 @@ public:
     /// Runs `f(task)` for task 0 … n-1 and waits.
     void run(std::size_t n, task_ref f) const { executor_.run(n, f); }
 
-    /// Cuts 0 … n-1 into at most `concurrency()` ranges of at least `grain` items and runs `f(begin, end)` on each.
+    /// Cuts 0 … n-1 into at most `concurrency()` ranges of at least `grain` items (device::grain), and runs `f(begin, end)` on
+    /// each.
     template <class F>
     void run_ranges(std::size_t n, std::size_t grain, F&& f) const {
         if (n == 0) return;

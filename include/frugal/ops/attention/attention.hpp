@@ -184,7 +184,7 @@ template <device::cpu_target Device>
         return fail(errc::shape_mismatch, "gate [", gate.rows(), ", ", gate.cols(), "] on y [", y.rows(), ", ", y.cols(), "] as ",
                     heads, " heads");
     const std::size_t head_dim = y.cols() / heads, stride = gate.cols() / heads;
-    dev.run_ranges(y.rows(), 4096 / (y.cols() + 1) + 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(y.rows(), device::grain(8 * y.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r)
             for (std::size_t h = 0; h < heads; ++h)
                 ops::cpu::multiply_sigmoid<typename Device::isa>(gate.row(r) + h * stride, y.row(r) + h * head_dim, head_dim);

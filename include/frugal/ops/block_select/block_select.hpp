@@ -216,7 +216,7 @@ template <device::cpu_target Device, class Scalar>
     FRUGAL_TRY_ASSIGN(auto codes, scratch.array<std::int16_t>(rows.size() * query_codes));
     FRUGAL_TRY_ASSIGN(auto scales, scratch.array<float>(encoded ? rows.size() : 0));
     if constexpr (encoded)
-        dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+        dev.run_ranges(rows.size(), device::grain(8 * q.cols()), [&](std::size_t begin, std::size_t end) {
             for (std::size_t r = begin; r < end; ++r)
                 if (is_cut(r)) scales[r] = encode_block_queries(q.row(r), heads, dim, &codes[r * query_codes]).scale;
         });

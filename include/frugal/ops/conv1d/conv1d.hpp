@@ -41,9 +41,9 @@ template <class Activation, device::cpu_target Device>
                     channels, "]");
     if (x.rows() == 0 || channels == 0) return {};
     const std::size_t tiles = (channels + ops::cpu::conv1d_tile - 1) / ops::cpu::conv1d_tile;
-    const std::size_t work = x.rows() * ops::cpu::conv1d_tile * (kernel + 8);  // the activation weighs as much as a few taps
-    const std::size_t grain = work >= 32768 ? 1 : 32768 / work + 1;
-    dev.run_ranges(tiles, grain, [&](std::size_t begin, std::size_t end) {
+    const std::size_t work =
+        x.rows() * ops::cpu::conv1d_tile * (kernel / 2 + 8);  // taps stay in registers, the activation counts
+    dev.run_ranges(tiles, device::grain(work), [&](std::size_t begin, std::size_t end) {
         const std::size_t last = end * ops::cpu::conv1d_tile;
         ops::cpu::causal_conv1d_channels<typename Device::isa, Activation>(
             x, w.data(), kernel, dilation, state, y, begin * ops::cpu::conv1d_tile, last < channels ? last : channels);

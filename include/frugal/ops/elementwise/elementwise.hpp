@@ -20,7 +20,7 @@ template <device::cpu_target Device, class F>
 void for_each_run(Device& dev, std::size_t rows, std::size_t cols, F&& f) {
     constexpr std::size_t run = 2048;
     const std::size_t a_row = (cols + run - 1) / run;
-    dev.run_ranges(rows * a_row, 2, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(rows * a_row, device::grain(4 * run), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             const std::size_t first = i % a_row * run;
             f(i / a_row, first, cols - first < run ? cols - first : run);

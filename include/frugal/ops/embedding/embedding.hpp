@@ -44,7 +44,8 @@ template <class Formats, device::cpu_target Device>
     if (rows.empty() || table.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, rows.size() * table.row_bytes);
     const ops::cpu::row_decoder decode = detail::row_decoder_of<Formats, typename Device::isa>(table.type);
-    dev.run_ranges(rows.size(), 8, [&](std::size_t begin, std::size_t end) { decode(table, rows.data(), y, begin, end); });
+    dev.run_ranges(rows.size(), device::grain(table.cols),
+                   [&](std::size_t begin, std::size_t end) { decode(table, rows.data(), y, begin, end); });
     return {};
 }
 
@@ -59,7 +60,7 @@ template <class Formats, device::cpu_target Device>
     if (w.rows == 0 || w.cols == 0) return {};
     dev.counters().add(counter::weight_bytes_read, w.bytes());
     const ops::cpu::row_decoder decode = detail::row_decoder_of<Formats, typename Device::isa>(w.type);
-    dev.run_ranges(w.rows, 8, [&](std::size_t begin, std::size_t end) { decode(w, nullptr, y, begin, end); });
+    dev.run_ranges(w.rows, device::grain(w.cols), [&](std::size_t begin, std::size_t end) { decode(w, nullptr, y, begin, end); });
     return {};
 }
 

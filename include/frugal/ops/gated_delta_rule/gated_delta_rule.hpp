@@ -141,7 +141,7 @@ template <device::cpu_target Device>
         return fail(errc::shape_mismatch, "delta gates: a [", tokens, ", ", heads, "], b [", b.rows(), ", ", b.cols(), "], g [",
                     g.rows(), ", ", g.cols(), "], beta [", beta.rows(), ", ", beta.cols(), "], ", a_neg_exp.size(), " decays, ",
                     dt_bias.size(), " biases");
-    dev.run_ranges(tokens, 2048 / (heads + 1) + 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(tokens, device::grain(64 * heads), [&](std::size_t begin, std::size_t end) {
         ops::cpu::delta_gates_rows<typename Device::isa>(a, b, a_neg_exp.data(), dt_bias.data(), g, beta, begin, end);
     });
     return {};

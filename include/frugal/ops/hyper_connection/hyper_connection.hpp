@@ -31,7 +31,7 @@ template <device::cpu_target Device>
     if (hidden == 0 || streams.rows() != x.rows() || streams.cols() % hidden != 0)
         return fail(errc::shape_mismatch, "embedding [", x.rows(), ", ", hidden, "] into streams [", streams.rows(), ", ",
                     streams.cols(), "]");
-    dev.run_ranges(x.rows(), 8, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(x.rows(), device::grain(streams.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r)
             for (std::size_t c = 0; c < streams.cols(); c += hidden) std::copy_n(x.row(r), hidden, streams.row(r) + c);
     });
@@ -67,7 +67,7 @@ template <device::cpu_target Device>
     // Short runs: a decoded token has one row, and each element costs `streams` exponentials.
     constexpr std::size_t run = 256;
     const std::size_t a_row = (hidden + run - 1) / run;
-    dev.run_ranges(y.rows() * a_row, 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(y.rows() * a_row, device::grain(8 * streams * run), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             const std::size_t r = i / a_row, c = i % a_row * run;
             ops::cpu::gated_stream_mean<typename Device::isa>(gate.row(r) + c, x.row(r) + c, streams, hidden, y.row(r) + c,

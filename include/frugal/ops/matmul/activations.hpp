@@ -55,7 +55,7 @@ template <device::cpu_target Device>
     if (spread || padded != x.cols()) {
         out.stride = spread ? detail::spread_stride(padded) : padded;
         FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(x.rows(), out.stride));
-        dev.run_ranges(x.rows(), 16, [&](std::size_t begin, std::size_t end) {
+        dev.run_ranges(x.rows(), device::grain(padded), [&](std::size_t begin, std::size_t end) {
             for (std::size_t r = begin; r < end; ++r) {
                 std::memcpy(copy.row(r), x.row(r), x.cols() * sizeof(float));
                 std::memset(copy.row(r) + x.cols(), 0, (padded - x.cols()) * sizeof(float));
@@ -68,7 +68,7 @@ template <device::cpu_target Device>
         FRUGAL_TRY_ASSIGN(const auto scales, scratch.matrix(x.rows(), out.groups));
         FRUGAL_TRY_ASSIGN(const auto sums, scratch.template array<std::int16_t>(x.rows() * out.groups * 2));
         dev.counters().add(counter::activation_quantize_calls, 1);
-        dev.run_ranges(x.rows(), 1, [&](std::size_t begin, std::size_t end) {
+        dev.run_ranges(x.rows(), device::grain(8 * padded), [&](std::size_t begin, std::size_t end) {
             ops::cpu::quantize_rows<isa>(out, codes.data(), scales.data(), sums.data(), begin, end);
         });
         out.codes = codes.data();
@@ -79,7 +79,7 @@ template <device::cpu_target Device>
         FRUGAL_TRY_ASSIGN(const auto rounded, scratch.template array<bfloat16>(x.rows() * padded));
         FRUGAL_TRY_ASSIGN(const auto sums, scratch.template array<float>(x.rows() * out.groups));
         dev.counters().add(counter::activation_quantize_calls, 1);
-        dev.run_ranges(x.rows(), 1, [&](std::size_t begin, std::size_t end) {
+        dev.run_ranges(x.rows(), device::grain(8 * padded), [&](std::size_t begin, std::size_t end) {
             ops::cpu::round_rows<isa>(out, rounded.data(), sums.data(), begin, end);
         });
         out.rounded = rounded.data();
@@ -139,7 +139,7 @@ template <device::cpu_target Device>
         out.rounded = rounded.data();
         out.sums = rounded_sums.data();
     }
-    dev.run_ranges(count, 16, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(count, device::grain(padded), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             const prepared_activations from = x.rows_range(rows[i], 1);
             if (to != nullptr) std::memcpy(to + i * out.stride, from.values, padded * sizeof(float));

@@ -28,7 +28,7 @@ template <device::cpu_target Device>
     if (top_k == 0 || top_k > logits.cols())
         return fail(errc::invalid_argument, "cannot choose ", top_k, " of ", logits.cols(), " experts");
     std::atomic<std::size_t> first_bad{rows};
-    dev.run_ranges(rows, 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(rows, device::grain(64 * logits.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             if (ops::cpu::route_row<typename Device::isa>(logits.row(r), logits.cols(), top_k, renormalise, logits.row(r),
                                                           index.row(r), weight.row(r)))

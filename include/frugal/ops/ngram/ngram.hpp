@@ -24,7 +24,7 @@ template <device::cpu_target Device>
         if (hidden == 0 || m.rows() != value.rows() || m.cols() % hidden != 0 || m.cols() != key.cols())
             return fail(errc::shape_mismatch, "n-gram gate of [", m.rows(), ", ", m.cols(), "] and values [", value.rows(), ", ",
                         hidden, "]");
-    dev.run_ranges(key.rows(), 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(key.rows(), device::grain(3 * key.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r)
             ops::cpu::ngram_gate_row<typename Device::isa>(key.row(r), query.row(r), value.row(r), key.cols() / hidden, hidden,
                                                            y.row(r));

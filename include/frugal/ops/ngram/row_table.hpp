@@ -73,7 +73,8 @@ template <class Formats, device::cpu_target Device>
         bytes += table.shards()[table.lookup(static_cast<std::size_t>(row)).shard].row_bytes;
     }
     dev.counters().add(counter::weight_bytes_read, bytes);
-    dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+    // Rows lie anywhere: a miss of all caches is worth some hundred elements.
+    dev.run_ranges(rows.size(), device::grain(512 + table.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) {
             if (rows[i] < 0) {
                 std::fill_n(y.row(i), y.cols(), 0.0f);

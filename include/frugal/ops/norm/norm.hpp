@@ -23,11 +23,6 @@ namespace detail {
     return {};
 }
 
-/// Rows that make a task worth its start.
-[[nodiscard]] FRUGAL_FLAGGED constexpr std::size_t norm_grain(std::size_t cols) noexcept {
-    return cols >= 16384 ? 1 : 16384 / (cols + 1) + 1;
-}
-
 }  // namespace detail
 
 /// Root-mean-square norm of each group of `group` consecutive features:
@@ -38,7 +33,7 @@ template <norm_weight_policy NormWeight, device::cpu_target Device>
                                       float eps, matrix_view<float> y) {
     FRUGAL_TRY(detail::check_norm(x, w.size(), group, y));
     if (x.cols() == 0) return {};
-    dev.run_ranges(x.rows(), detail::norm_grain(x.cols()), [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(x.rows(), device::grain(x.cols()), [&](std::size_t begin, std::size_t end) {
         ops::cpu::rms_norm_rows<typename Device::isa, NormWeight>(x, w.data(), group, eps, y, begin, end);
     });
     return {};
@@ -58,7 +53,7 @@ template <device::cpu_target Device>
                                      matrix_view<float> y) {
     FRUGAL_TRY(detail::check_norm(x, x.cols(), group, y));
     if (x.cols() == 0) return {};
-    dev.run_ranges(x.rows(), detail::norm_grain(x.cols()), [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(x.rows(), device::grain(x.cols()), [&](std::size_t begin, std::size_t end) {
         ops::cpu::l2_norm_rows<typename Device::isa>(x, group, eps, y, begin, end);
     });
     return {};
@@ -82,7 +77,7 @@ template <class Gate, device::cpu_target Device>
         return fail(errc::shape_mismatch, "gated norm of [", x.rows(), ", ", x.cols(), "] with a gate [", gate.rows(), ", ",
                     gate.cols(), "]");
     if (x.cols() == 0) return {};
-    dev.run_ranges(x.rows(), detail::norm_grain(x.cols() * 8), [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(x.rows(), device::grain(x.cols() * 8), [&](std::size_t begin, std::size_t end) {
         ops::cpu::gated_rms_norm_rows<typename Device::isa, Gate>(x, gate, w.data(), eps, y, begin, end);
     });
     return {};

@@ -116,7 +116,7 @@ template <device::cpu_target Device>
                                  matrix_view<float> out) {
     FRUGAL_TRY(detail::check_rope(table, positions.size(), out, 1, out.cols()));
     const std::size_t half = table.rotary_dim / 2;
-    dev.run_ranges(positions.size(), 16, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(positions.size(), device::grain(64 * table.rotary_dim), [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             const rope_position& at = positions[r];
             const float components[3] = {static_cast<float>(at.temporal), static_cast<float>(at.height),
@@ -141,7 +141,7 @@ template <device::cpu_target Device>
     FRUGAL_TRY(detail::check_rope(table, angles.rows(), x, heads, head_dim));
     if (angles.cols() != table.rotary_dim)
         return fail(errc::shape_mismatch, "rope of ", table.rotary_dim, " features with ", angles.cols(), " cosines and sines");
-    dev.run_ranges(x.rows(), 8192 / (heads * table.rotary_dim + 1) + 1, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(x.rows(), device::grain(2 * heads * table.rotary_dim), [&](std::size_t begin, std::size_t end) {
         ops::cpu::rotate_rows<typename Device::isa>(angles, x, heads, x.cols() / heads, begin, end);
     });
     return {};

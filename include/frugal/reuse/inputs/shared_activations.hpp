@@ -93,7 +93,7 @@ template <device::cpu_target Device>
         return out;
     }
     FRUGAL_TRY_ASSIGN(const auto copy, scratch.matrix(rows.size(), input.x.cols()));
-    dev.run_ranges(rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+    dev.run_ranges(rows.size(), device::grain(input.x.cols()), [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) std::memcpy(copy.row(i), input.x.row(rows[i]), input.x.cols() * sizeof(float));
     });
     return product_input(copy);
