@@ -20,7 +20,8 @@ VENDOR = re.compile(r"^(cuda\w*\.h|cublas\w*\.h|cuda_\w+\.h|cuda/|cub/|thrust/|x
 XRT = "frugal/device/xrt/"  # XRT throws
 CUDA = "frugal/device/cuda/"
 IMAGES = (XRT, CUDA, "frugal/device/cpu/pack")  # devices that hold packed weights; the others know no formats
-MOST_LINES = 800
+MOST_LINES = 500
+LONGER = {"frugal/model/cuda_decoder.hpp": 530}  # not cut yet
 MOST_COLUMNS = 130
 
 INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -55,8 +56,9 @@ def check_header(name, text):
     lines = text.split("\n")
     if not lines or lines[0].strip() != "#pragma once":
         report("the first line must be #pragma once")
-    if len(lines) > MOST_LINES:
-        report(f"{len(lines)} lines; at most {MOST_LINES}")
+    most_lines = LONGER.get(name, MOST_LINES)
+    if len(lines) > most_lines:
+        report(f"{len(lines)} lines; at most {most_lines}")
     for number, line in enumerate(lines, 1):
         if len(line) > MOST_COLUMNS:
             report(f"line {number} has {len(line)} columns; at most {MOST_COLUMNS}")
@@ -209,7 +211,7 @@ BAD = {
     "static function": ("frugal/ops/x.hpp", HEAD + "FRUGAL_NAMESPACE_BEGIN\nstatic int f() { return 1; }\nFRUGAL_NAMESPACE_END\n"),
     "using namespace": ("frugal/ops/x.hpp", HEAD + "FRUGAL_NAMESPACE_BEGIN\nusing namespace std;\nFRUGAL_NAMESPACE_END\n"),
     "long line": ("frugal/ops/x.hpp", HEAD + BODY + "//" + "x" * 140 + "\n"),
-    "long header": ("frugal/ops/x.hpp", HEAD + BODY + "//\n" * 900),
+    "long header": ("frugal/ops/x.hpp", HEAD + BODY + "//\n" * MOST_LINES),
 }
 
 

@@ -1,6 +1,6 @@
 #pragma once
-/// A batch of tokens from several sequences, and the operations that every sequence state must offer, under the names
-/// that attention variants use.
+/// A batch of tokens from several sequences, and the operations that every sequence state must offer, under the names that
+/// variants and all code above them use. reuse/, whose shared inputs are sequence states too, lies below and has its own.
 #include "frugal/reuse/inputs/batch.hpp"
 
 FRUGAL_NAMESPACE_BEGIN
