@@ -1,5 +1,6 @@
-// Perplexity of the trained models: within 0.1 % of transformers in f32 where it has computed from the same weights, quantised files
-// within 0.5 % of llama.cpp's own figure for the same file. Eight windows of 512 tokens, each from an empty state, every token of a window but its first.
+// Perplexity of the trained models: within 0.1 % of transformers in f32 where it has computed from the same weights, quantised
+// files within 0.5 % of llama.cpp's own figure for the same file. Eight windows of 512 tokens, each from an empty state, every
+// token of a window but its first.
 #include <map>
 
 #include "../io/gguf_editor.hpp"

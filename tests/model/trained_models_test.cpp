@@ -1,4 +1,4 @@
-// The two small trained models against transformers in f32: logits, greedy text, layers, chosen blocks, n-gram rows.
+// The two small trained models against transformers in f32: logits, greedy text, layers.
 #include <fstream>
 
 #include "model_support.hpp"
@@ -16,7 +16,7 @@ nlohmann::json read_json(const std::string& path) {
 
 std::string data(const std::string& path) { return std::string(FRUGAL_TEST_DATA "/") + path; }
 
-/// The file's weights, f32 activations: within 1e-3 everywhere of the logits that transformers computes from these weights in f32,
+/// The file's weights, f32 activations: everywhere within 1e-3 of the logits that transformers computes from these in f32,
 /// and the same 64 greedy tokens after each prompt.
 template <class Spec>
 void check_trained_model(const std::string& name, const std::string& path) {
@@ -61,6 +61,7 @@ void check_trained_model(const std::string& name, const std::string& path) {
 TEST_CASE("trained model: tiny-qwen35 in BF16") {
     check_trained_model<model::qwen35>("tiny-qwen35", data("tiny-qwen35/tiny-qwen35-BF16.gguf"));
 }
+// The closest choice of its greedy text, token 34 after `long`, has a margin of 3.6e-4; our logits are within 7e-5 of theirs.
 TEST_CASE("trained model: tiny-qwen4exp in Q4_K_M") {
     check_trained_model<model::qwen4exp<4>>("tiny-qwen4exp", FRUGAL_EXAMPLE_MODELS "/tiny-qwen4exp-Q4_K_M.gguf");
 }
