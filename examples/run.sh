@@ -5,14 +5,15 @@
 #   sh examples/run.sh --chat -m model.gguf                      a conversation
 #   sh examples/run.sh NAME [option…]                            any example, by the name of its folder
 #   sh examples/run.sh NAME --help                               its options
-# FRUGAL_EXAMPLE_BUILD names another build folder (build/examples).
+# FRUGAL_EXAMPLE_BUILD names another build folder (build/examples), FRUGAL_EXAMPLE_ISAS the instruction sets to build for, `baseline;avx2`
+# say (best: this machine's most able one).
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 examples=$(cd "$root/examples" && for each in */main.cpp; do echo "${each%/main.cpp}"; done)
 
 case "${1:-}" in
     -h | --help)
-        sed -n '2,8s/^# \{0,1\}//p' "$0"
+        sed -n '2,9s/^# \{0,1\}//p' "$0"
         # The names are words.
         # shellcheck disable=SC2086
         echo "examples:" $examples
@@ -37,6 +38,7 @@ fi
 
 . "$root/cmake/packages.sh"
 build=${FRUGAL_EXAMPLE_BUILD:-$root/build/examples}
+isas=${FRUGAL_EXAMPLE_ISAS:-best}
 # Standard output belongs to the text that is generated: everything else goes to standard error, and a build that succeeds
 # is silent after the first time.
 # shellcheck disable=SC2086
@@ -53,7 +55,7 @@ if [ ! -f "$program" ]; then
     echo "building $name, once" >&2
 fi
 {
-    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_TESTS=OFF &&
+    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFRUGAL_BUILD_TESTS=OFF "-DFRUGAL_ONLY_ISAS=$isas" &&
         cmake --build "$build" --target "$name" --parallel "$(jobs)"
 } </dev/null >"$log" 2>&1 || {
     cat "$log" >&2

@@ -17,6 +17,9 @@ result<std::unique_ptr<engine>> make_npu_engine_for<isa::baseline>(const model_f
 template <>
 result<std::unique_ptr<engine>> make_npu_engine_for<isa::avx2>(const model_file&, device::executor_ref, const engine_options&,
                                                                bool, device::xrt_options);
+template <>
+result<std::unique_ptr<engine>> make_npu_engine_for<isa::avx512>(const model_file&, device::executor_ref, const engine_options&,
+                                                                 bool, device::xrt_options);
 
 result<std::unique_ptr<engine>> make_emulated_npu_engine(const model_file& file, device::executor_ref executor,
                                                          const engine_options& options, bool reload, std::size_t memory) {
