@@ -39,7 +39,8 @@ def main():
         print("skipped: no ziglang; python3 -m venv build/ziglang && build/ziglang/bin/pip install ziglang")
         return
     print(found.stdout.splitlines()[0])
-    flags = [flag for flag in options.flags.split() if flag.startswith("-W")]
+    # What this compiler adds by itself, debug information and checks at run time, is twice the work of the rest.
+    flags = [flag for flag in options.flags.split() if flag.startswith("-W")] + ["-g0", "-fno-sanitize=undefined"]
     if options.self_test:
         with tempfile.TemporaryDirectory() as folder:
             text = "typedef short s __attribute__((vector_size(16)));\nauto f(s x) { return __builtin_ia32_vcvtph2ps256(x); }\n"
