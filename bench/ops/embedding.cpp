@@ -10,7 +10,7 @@ template <class Isa, class Format>
 struct look_up {
     static constexpr std::size_t table_rows = 16384, cols = 2048, tokens = 512;
     look_up() : w(table_rows, cols, 1, 1), y(tokens * cols), rows(tokens) {
-        for (std::size_t i = 0; i < tokens; ++i) rows[i] = static_cast<std::int64_t>(i * 7919 % table_rows);
+        for (std::size_t i = 0; i < tokens; ++i) rows[i] = static_cast<std::int32_t>(i * 7919 % table_rows);
     }
 
     fg::status run() { return fg::ops::embedding_rows<fg::quant::list<Format>>(device, w.view(), rows, as_matrix(y, tokens)); }
@@ -30,7 +30,7 @@ struct look_up {
 
     weights<Format> w;
     std::vector<float> y;
-    std::vector<std::int64_t> rows;
+    std::vector<std::int32_t> rows;
     fg::device::cpu<Isa> device{executor()};
 };
 

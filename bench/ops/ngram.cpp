@@ -17,12 +17,12 @@ constexpr std::size_t heads = 16, streams = 4, hidden = 2560;
 
 /// Integer arithmetic, the same code for every instruction set.
 struct hashing {
-    static constexpr std::int64_t vocabulary = 248320, eos = 248044;
+    static constexpr std::int32_t vocabulary = 248320, eos = 248044;
     explicit hashing(std::size_t count) : tokens(count), rows(count * heads) {
         auto derived = fg::ops::ngram_hash::derive({3, heads / 2, vocabulary, eos, 20000000, 1234, 0});
         if (derived) hash = std::move(*derived);
         std::mt19937 random(1);
-        for (auto& token : tokens) token = random() % 64 == 0 ? eos : static_cast<std::int64_t>(random() % vocabulary);
+        for (auto& token : tokens) token = random() % 64 == 0 ? eos : static_cast<std::int32_t>(random() % vocabulary);
     }
 
     fg::status run() { return hash.rows(before, tokens, rows); }
@@ -44,10 +44,13 @@ struct hashing {
         return {};
     }
 
-    work cost() const { return {static_cast<double>((tokens.size() + rows.size()) * sizeof(std::int64_t)), 0}; }
+    work cost() const {
+        return {static_cast<double>(tokens.size() * sizeof(std::int32_t) + rows.size() * sizeof(std::int64_t)), 0};
+    }
 
     fg::ops::ngram_hash hash;
-    std::vector<std::int64_t> before{eos, eos}, tokens, rows;
+    std::vector<std::int32_t> before{eos, eos}, tokens;
+    std::vector<std::int64_t> rows;
 };
 
 /// Every run looks up other rows, in no order, of a table that exceeds the last-level cache.

@@ -39,8 +39,8 @@ status run(const char* path, const char* prompt) {
         const std::size_t last = tokens.size() - 1;
         FRUGAL_TRY(loaded.forward(pass, state, {tokens, {&all, 1}, {}, {&last, 1}},
                                   matrix_view<float>(logits.data(), 1, logits.size())));
-        FRUGAL_TRY_ASSIGN(const std::int64_t next, ops::greedy(logits));
-        tokens.assign(1, static_cast<std::int32_t>(next));
+        FRUGAL_TRY_ASSIGN(const std::int32_t next, ops::greedy(logits));
+        tokens.assign(1, next);
         std::printf("%s", words.decode(tokens).c_str());
     }
     return {};

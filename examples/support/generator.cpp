@@ -112,8 +112,7 @@ result<ending> generator::go_on(const std::vector<std::int32_t>& ids, std::strin
     for (std::int64_t made = 0; options_.predict < 0 || made < options_.predict; ++made) {
         if (interrupted()) return finish(ending::interrupted);
         FRUGAL_TRY(penalties_.apply(logits));
-        FRUGAL_TRY_ASSIGN(const std::int64_t choice, sampler_.sample(logits));
-        const auto token = static_cast<std::int32_t>(choice);
+        FRUGAL_TRY_ASSIGN(const std::int32_t token, sampler_.sample(logits));
         if (made == 0) {
             time_.first_token += seconds_since(start);
             bytes_before = model_->counted(counter::weight_bytes_read);

@@ -4,8 +4,8 @@
 
 FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
-#define FRUGAL_INSTANTIATE(format)                                                                                          \
-    template void embedding_rows<isa::FRUGAL_KERNEL_ISA, quant::format>(const quant::weight_view&, const std::int64_t*,     \
+#define FRUGAL_INSTANTIATE(format)                                                                                      \
+    template void embedding_rows<isa::FRUGAL_KERNEL_ISA, quant::format>(const quant::weight_view&, const std::int32_t*, \
                                                                         matrix_view<float>, std::size_t, std::size_t);
 FRUGAL_FORMATS(FRUGAL_INSTANTIATE)
 #undef FRUGAL_INSTANTIATE

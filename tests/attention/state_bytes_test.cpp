@@ -92,8 +92,8 @@ void append(attention::basic_gdn_state<Layout>& state, sequence_id s, std::size_
 void append(fg::layer::ngram_state& state, sequence_id s, std::size_t n, unsigned seed) {
     numbers from(seed);
     const auto values = from.row(n * state.channels());
-    std::vector<std::int64_t> tokens(n);
-    for (std::int64_t& token : tokens) token = static_cast<std::int64_t>(from.generator() % 50);
+    std::vector<std::int32_t> tokens(n);
+    for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(from.generator() % 50);
     state.append(s, tokens, matrix_view<const float>(values.data(), n, state.channels()));
 }
 

@@ -30,7 +30,7 @@ std::vector<std::uint64_t> as_unsigned(const std::vector<std::int64_t>& values) 
 struct reference {
     test::golden file;
     std::vector<float> table, key, value, norm_key, norm_query, norm_conv, conv, x;
-    std::vector<std::int64_t> tokens;
+    std::vector<std::int32_t> tokens;
     layer::ngram_dims dims;
     std::size_t total;
 
@@ -44,8 +44,8 @@ struct reference {
           norm_conv(file.f32("w.norm_conv.weight")),
           conv(file.f32("w.conv1d.weight")),
           x(file.f32("x")),
-          tokens(file.i64("tokens")),
           total(file.shape("tokens")[1]) {
+        for (const std::int64_t id : file.i64("tokens")) tokens.push_back(static_cast<std::int32_t>(id));
         const auto& p = file.params();
         const std::size_t ngram_size = p.at("ngram_size");
         const auto sizes = as_unsigned(file.i64("w.ple_embedding.ngram_heads_vocab_sizes"));
@@ -81,7 +81,7 @@ struct reference {
     }
     [[nodiscard]] std::size_t width() const { return dims.channels(); }
     /// Tokens and rows `first` … of sequence `s`.
-    [[nodiscard]] std::vector<std::int64_t> tokens_of(std::size_t s, std::size_t first, std::size_t count) const {
+    [[nodiscard]] std::vector<std::int32_t> tokens_of(std::size_t s, std::size_t first, std::size_t count) const {
         const auto at = tokens.begin() + static_cast<std::ptrdiff_t>(s * total + first);
         return {at, at + static_cast<std::ptrdiff_t>(count)};
     }
@@ -108,7 +108,7 @@ template <class Isa>
 fg::result<std::vector<float>> forward(const reference& r, const layer::ngram_weights& weights, layer::ngram_state& state,
                                        const std::vector<piece>& pieces, std::size_t threads_count = 1) {
     std::vector<attention::segment> segments;
-    std::vector<std::int64_t> tokens;
+    std::vector<std::int32_t> tokens;
     std::vector<float> x;
     for (const piece& p : pieces) {
         segments.push_back({static_cast<sequence_id>(p.slot), tokens.size(), p.count});
@@ -185,7 +185,7 @@ TEST_CASE("table rows of the n-gram embedding equal the reference") {
         const auto want = r.file.f32("embeddings");
         for (std::size_t s = 0; s < 2; ++s) {
             std::vector<std::int64_t> rows(r.total * r.dims.hash.heads());
-            const std::vector<std::int64_t> before(r.dims.hash.context(), r.dims.hash.eos);
+            const std::vector<std::int32_t> before(r.dims.hash.context(), static_cast<std::int32_t>(r.dims.hash.eos));
             REQUIRE(r.dims.hash.rows(before, r.tokens_of(s, 0, r.total), rows));
             std::vector<float> got(r.total * r.dims.embedding());
             REQUIRE(fg::ops::table_rows<formats>(dev, r.sharded().table, rows, as_rows(got, r.dims.row)));
@@ -520,7 +520,7 @@ TEST_CASE("tokens and sequences that do not exist are refused, and the state sta
             CHECK(saved(state, 1) == second);
         };
         const auto good_tokens = r.tokens;
-        for (const std::int64_t bad : {std::int64_t{97}, std::int64_t{-1}, std::int64_t{1} << 40}) {
+        for (const std::int32_t bad : {97, -1, INT32_MIN, INT32_MAX}) {
             r.tokens[r.total + 8] = bad;  // in the last segment
             refused({{0, 0, 5, 4}, {1, 1, 5, 4}}, r.weights(), fg::errc::invalid_argument);
         }

@@ -34,7 +34,7 @@ std::vector<std::byte> random_table() {
 }  // namespace
 
 TEST_CASE("embedding_rows decodes the rows asked for, in every format") {
-    const std::vector<std::int64_t> rows = {0, 36, 5, 5, 17, 1, 35, 2, 0, 8, 8, 30, 4, 3, 21, 22, 23, 36, 36};
+    const std::vector<std::int32_t> rows = {0, 36, 5, 5, 17, 1, 35, 2, 0, 8, 8, 30, 4, 3, 21, 22, 23, 36, 36};
     const auto check = [&]<class F>(frugal::type_tag<F>) {
         CAPTURE(std::string(F::name));
         const auto bytes = random_table<F>();
@@ -69,10 +69,10 @@ TEST_CASE("embedding_rows refuses rows outside the table and wrong shapes, and w
     REQUIRE(table.has_value());
     std::vector<float> y(2 * cols, -1.0f);
     const matrix_view<float> out(y.data(), 2, cols);
-    const auto look_up = [&](std::vector<std::int64_t> rows, matrix_view<float> to) {
+    const auto look_up = [&](std::vector<std::int32_t> rows, matrix_view<float> to) {
         return ops::embedding_rows<quant::all>(dev, *table, rows, to);
     };
-    for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{table_rows}, INT64_MIN, INT64_MAX}) {
+    for (const std::int32_t bad : {-1, static_cast<std::int32_t>(table_rows), INT32_MIN, INT32_MAX}) {
         const auto status = look_up({0, bad}, out);
         REQUIRE(!status);
         CHECK(status.error().code == errc::invalid_argument);
@@ -80,7 +80,7 @@ TEST_CASE("embedding_rows refuses rows outside the table and wrong shapes, and w
     }
     CHECK(look_up({0}, out).error().code == errc::shape_mismatch);
     CHECK(look_up({0, 1}, matrix_view<float>(y.data(), 2, cols - 32)).error().code == errc::shape_mismatch);
-    const auto outside = ops::embedding_rows<quant::list<quant::f32>>(dev, *table, std::vector<std::int64_t>{0, 1}, out);
+    const auto outside = ops::embedding_rows<quant::list<quant::f32>>(dev, *table, std::vector<std::int32_t>{0, 1}, out);
     CHECK(outside.error().code == errc::unsupported_format);
     for (const float value : y) REQUIRE(value == -1.0f);
     CHECK(dev.counters().read(frugal::counter::weight_bytes_read) == 0);

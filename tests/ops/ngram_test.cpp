@@ -29,6 +29,12 @@ ops::ngram_hash_parameters parameters(const test::golden& file, std::size_t modu
             module};
 }
 
+std::vector<std::int32_t> ids_of(const test::golden& file, const char* name) {
+    std::vector<std::int32_t> out;
+    for (const std::int64_t id : file.i64(name)) out.push_back(static_cast<std::int32_t>(id));
+    return out;
+}
+
 std::vector<std::int64_t> as_signed(const std::vector<std::uint64_t>& values) { return {values.begin(), values.end()}; }
 
 }  // namespace
@@ -70,13 +76,15 @@ TEST_CASE("n-gram rows equal the reference, in one call and in any split") {
             CAPTURE(file.name());
             const auto hash = ops::ngram_hash::derive(parameters(file, module));
             REQUIRE(hash);
-            const auto tokens = file.i64("tokens"), want = file.i64("ids"), context_after = file.i64("context_after");
+            const auto tokens = ids_of(file, "tokens"), context_after = ids_of(file, "context_after");
+            const auto want = file.i64("ids");
             const std::size_t total = file.shape("tokens")[1], heads = hash->heads(), context = hash->context();
             for (std::size_t s = 0; s < 3; ++s) {
                 const auto own = std::span(tokens).subspan(s * total, total);
                 for (const auto& calls : {std::vector<std::size_t>{total}, std::vector<std::size_t>{1, 1, 9, 1, 1, 1, 7, 2},
                                           std::vector<std::size_t>(total, 1)}) {
-                    std::vector<std::int64_t> before(context, hash->eos), got(total * heads);
+                    std::vector<std::int32_t> before(context, static_cast<std::int32_t>(hash->eos));
+                    std::vector<std::int64_t> got(total * heads);
                     std::size_t at = 0;
                     for (const std::size_t n : calls) {
                         REQUIRE(hash->rows(before, own.subspan(at, n), std::span(got).subspan(at * heads, n * heads)));
@@ -96,17 +104,17 @@ TEST_CASE("n-gram rows equal the reference, in one call and in any split") {
 TEST_CASE("tokens outside the vocabulary and constants that do not fit are refused") {
     const auto hash = *ops::ngram_hash::derive({3, 2, 97, 5, 50, 1234, 0});
     std::vector<std::int64_t> rows(2 * hash.heads());
-    const std::vector<std::int64_t> before = {5, 5};
-    for (const std::int64_t bad : {std::int64_t{97}, std::int64_t{-1}, std::int64_t{1} << 62}) {
-        const auto got = hash.rows(before, std::vector<std::int64_t>{3, bad}, rows);
+    const std::vector<std::int32_t> before = {5, 5};
+    for (const std::int32_t bad : {97, -1, INT32_MIN, INT32_MAX}) {
+        const auto got = hash.rows(before, std::vector<std::int32_t>{3, bad}, rows);
         REQUIRE(!got);
         CHECK(got.error().code == fg::errc::invalid_argument);
-        CHECK(hash.rows(std::vector<std::int64_t>{bad, 5}, std::vector<std::int64_t>{3, 3}, rows).error().code ==
+        CHECK(hash.rows(std::vector<std::int32_t>{bad, 5}, std::vector<std::int32_t>{3, 3}, rows).error().code ==
               fg::errc::invalid_argument);
     }
-    CHECK(hash.rows(std::vector<std::int64_t>{5}, std::vector<std::int64_t>{3, 3}, rows).error().code ==
+    CHECK(hash.rows(std::vector<std::int32_t>{5}, std::vector<std::int32_t>{3, 3}, rows).error().code ==
           fg::errc::shape_mismatch);
-    CHECK(hash.rows(before, std::vector<std::int64_t>{3}, rows).error().code == fg::errc::shape_mismatch);
+    CHECK(hash.rows(before, std::vector<std::int32_t>{3}, rows).error().code == fg::errc::shape_mismatch);
     CHECK(hash.rows(before, {}, {}));
 
     const auto refused = [&](auto change) {
@@ -124,6 +132,10 @@ TEST_CASE("tokens outside the vocabulary and constants that do not fit are refus
     refused([](auto& h) { h.eos = 97; });
     refused([](auto& h) { h.eos = -1; });
     refused([](auto& h) { h.vocabulary = 0; });
+    refused([](auto& h) {  // ids beyond 31 bits
+        h.vocabulary = std::int64_t{1} << 31;
+        h.multipliers.assign(h.multipliers.size(), 1);
+    });
     refused([](auto& h) { h.multipliers.pop_back(); });
     refused([](auto& h) { h.head_sizes[1] = 0; });
     refused([](auto& h) { h.head_offsets[1] = ~std::uint64_t{0}; });

@@ -16,10 +16,10 @@ fg::status measure(contests& all, const char* name, std::size_t count, std::size
     constexpr std::size_t table_rows = 4096;
     const auto table = std::make_shared<const weights<Format>>(table_rows, cols, 1, 1);
     const fg::quant::weight_view view = table->view();
-    std::vector<std::int64_t> rows;
+    std::vector<std::int32_t> rows;
     std::vector<double> want;
     for (std::size_t i = 0; i < count; ++i) {
-        rows.push_back(static_cast<std::int64_t>((i + 1) * 2003 % table_rows));
+        rows.push_back(static_cast<std::int32_t>((i + 1) * 2003 % table_rows));
         float values[Format::block_size];
         for (std::size_t b = 0; b < cols / Format::block_size; ++b) {
             Format::decode(view.row(static_cast<std::size_t>(rows.back())) + b * Format::block_bytes, values);

@@ -17,7 +17,7 @@ namespace attention {
 struct FRUGAL_FLAGGED step {
     batch tokens;                       ///< whose they are, and where they stand
     matrix_view<const float> angles;    ///< [rows, rotary_dim], of ops::rope_angles; empty where no layer rotates
-    std::span<const std::int64_t> ids;  ///< [rows]; empty where no layer looks at them
+    std::span<const std::int32_t> ids;  ///< [rows]; empty where no layer looks at them
 
     [[nodiscard]] std::size_t rows() const noexcept { return tokens.rows(); }
 };

@@ -53,7 +53,7 @@ template <device::host_pass Pass>
     typename Pass::scope scope(pass);
     const std::size_t heads = d.hash.heads();
     FRUGAL_TRY_ASSIGN(const auto rows, pass.template array<std::int64_t>(of.rows() * heads));
-    FRUGAL_TRY_ASSIGN(const auto before, pass.template array<std::int64_t>(d.hash.context()));
+    FRUGAL_TRY_ASSIGN(const auto before, pass.template array<std::int32_t>(d.hash.context()));
     for (const attention::segment& s : of.tokens.segments) {
         const auto to = rows.subspan(s.first * heads, s.count * heads);
         if (s.sequence == attention::sequence_id::padding) {
@@ -166,7 +166,7 @@ struct FRUGAL_FLAGGED ngram_embedding {
     /// The same by itself, from the blocks of the file.
     template <quant::format_list Formats, device::cpu_target Device>
     [[nodiscard]] static status forward(Device& dev, workspace& scratch, const dims& d, const weights& w, state& kept,
-                                        const attention::batch& batch, std::span<const std::int64_t> tokens,
+                                        const attention::batch& batch, std::span<const std::int32_t> tokens,
                                         matrix_view<const float> x, matrix_view<float> y) {
         reuse::direct_store<Formats> store;
         reuse::cpu_pass pass(dev, scratch, store);
@@ -199,7 +199,7 @@ private:
     }
 
     [[nodiscard]] static status check(const dims& d, const weights& w, const state& kept, const attention::batch& batch,
-                                      std::span<const std::int64_t> tokens, matrix_view<const float> x, matrix_view<float> y) {
+                                      std::span<const std::int32_t> tokens, matrix_view<const float> x, matrix_view<float> y) {
         FRUGAL_TRY(attention::validate(batch, kept.sequences()));
         const std::size_t rows = batch.rows(), channels = d.channels();
         if (tokens.size() != rows || x.rows() != rows || y.rows() != rows || x.cols() != channels || y.cols() != channels)

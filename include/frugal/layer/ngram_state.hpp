@@ -36,7 +36,7 @@ struct FRUGAL_FLAGGED ngram_dims {
 /// One sequence as a value. It does not hold the way back: after a restore, only tokens that came later can be rolled back.
 struct FRUGAL_FLAGGED ngram_snapshot {
     std::size_t length = 0;
-    std::vector<std::int64_t> tokens;  ///< [context], oldest first
+    std::vector<std::int32_t> tokens;  ///< [context], oldest first
     std::vector<float> history;        ///< [conv history][channels], oldest first
 };
 
@@ -61,13 +61,13 @@ public:
         out.context_ = dims.hash.context();
         out.history_ = dims.conv_history();
         out.checkpoints_ = checkpoints;
-        out.eos_ = dims.hash.eos;
+        out.eos_ = static_cast<std::int32_t>(dims.hash.eos);
         out.vocabulary_ = dims.hash.vocabulary;
         const std::size_t rows = sequences * out.row_slots();  // each factor is at most 2^32
         if (rows != 0 && out.channels_ > (std::size_t{1} << 60) / rows)
             return fail(errc::out_of_memory, "an n-gram state of ", sequences, " sequences with ", checkpoints, " checkpoints");
         FRUGAL_TRY_ASSIGN(out.rows_, buffer<float>::allocate(rows * out.channels_));
-        FRUGAL_TRY_ASSIGN(out.tokens_, buffer<std::int64_t>::allocate(sequences * out.token_slots()));
+        FRUGAL_TRY_ASSIGN(out.tokens_, buffer<std::int32_t>::allocate(sequences * out.token_slots()));
         std::fill(out.tokens_.span().begin(), out.tokens_.span().end(), out.eos_);
         out.sequences_.resize(sequences);
         return out;
@@ -85,7 +85,7 @@ public:
 
     [[nodiscard]] result<ngram_snapshot> snapshot(attention::sequence_id s) const {
         FRUGAL_TRY(check(s));
-        ngram_snapshot out{length(s), std::vector<std::int64_t>(context_), std::vector<float>(history_ * channels_)};
+        ngram_snapshot out{length(s), std::vector<std::int32_t>(context_), std::vector<float>(history_ * channels_)};
         read_tokens(s, out.tokens);
         read_history(s, {out.history.data(), history_, channels_});
         return out;
@@ -149,11 +149,11 @@ public:
 
     void save(attention::sequence_id s, byte_writer& writer) const {
         if (!has(s)) return;
-        ngram_snapshot now{length(s), std::vector<std::int64_t>(context_), std::vector<float>(history_ * channels_)};
+        ngram_snapshot now{length(s), std::vector<std::int32_t>(context_), std::vector<float>(history_ * channels_)};
         read_tokens(s, now.tokens);
         read_history(s, {now.history.data(), history_, channels_});
         writer.write(static_cast<std::uint64_t>(now.length));
-        writer.write_span(std::span<const std::int64_t>(now.tokens));
+        writer.write_span(std::span<const std::int64_t>(std::vector<std::int64_t>(now.tokens.begin(), now.tokens.end())));
         writer.write_span(std::span<const float>(now.history));
     }
     [[nodiscard]] status load(attention::sequence_id s, byte_reader& reader) {
@@ -164,17 +164,20 @@ public:
     /// Reads a saved sequence without touching the state. Errors: malformed_file (also a token outside the vocabulary, or
     /// anything where no token has been), shape_mismatch (other sizes).
     [[nodiscard]] result<ngram_snapshot> parse(byte_reader& reader) const {
-        ngram_snapshot from{0, std::vector<std::int64_t>(context_), std::vector<float>(history_ * channels_)};
+        ngram_snapshot from{0, std::vector<std::int32_t>(context_), std::vector<float>(history_ * channels_)};
         FRUGAL_TRY_ASSIGN(from.length, attention::read_length(reader));
-        FRUGAL_TRY(reader.read_span(std::span<std::int64_t>(from.tokens)));
+        std::vector<std::int64_t> saved(context_);
+        FRUGAL_TRY(reader.read_span(std::span<std::int64_t>(saved)));
         FRUGAL_TRY(reader.read_span(std::span<float>(from.history)));
-        for (const std::int64_t t : from.tokens)
-            if (t < 0 || t >= vocabulary_)
-                return fail(errc::malformed_file, "saved token ", t, " is not in the vocabulary of ", vocabulary_);
+        for (std::size_t i = 0; i < context_; ++i) {
+            if (saved[i] < 0 || saved[i] >= vocabulary_)
+                return fail(errc::malformed_file, "saved token ", saved[i], " is not in the vocabulary of ", vocabulary_);
+            from.tokens[i] = static_cast<std::int32_t>(saved[i]);
+        }
         const std::size_t before = context_ - (std::min)(context_, from.length);  // places before the first token
         const std::size_t rows_before = history_ - (std::min)(history_, from.length);
         if (std::any_of(from.tokens.begin(), from.tokens.begin() + static_cast<std::ptrdiff_t>(before),
-                        [&](std::int64_t t) { return t != eos_; }) ||
+                        [&](std::int32_t t) { return t != eos_; }) ||
             std::any_of(from.history.begin(), from.history.begin() + static_cast<std::ptrdiff_t>(rows_before * channels_),
                         [](float value) { return value != 0; }))
             return fail(errc::malformed_file, "saved n-gram state of ", from.length, " tokens holds more of them");
@@ -184,7 +187,7 @@ public:
     // For the layer's forward pass; preconditions: the sequence exists, sizes fit.
 
     /// The context() newest tokens, oldest first; EOS where there are none.
-    void read_tokens(attention::sequence_id s, std::span<std::int64_t> out) const noexcept {
+    void read_tokens(attention::sequence_id s, std::span<std::int32_t> out) const noexcept {
         for (std::size_t back = 1; back <= context_; ++back) out[context_ - back] = token(s, length(s), back);
     }
     /// The conv_history() newest rows, oldest first; zeros where there are none. out: [conv_history(), channels()].
@@ -193,7 +196,7 @@ public:
             std::copy_n(row(s, length(s), back), channels_, out.row(history_ - back));
     }
     /// Adds tokens with their rows of convolution input.
-    void append(attention::sequence_id s, std::span<const std::int64_t> tokens, matrix_view<const float> rows) noexcept {
+    void append(attention::sequence_id s, std::span<const std::int32_t> tokens, matrix_view<const float> rows) noexcept {
         sequence& q = sequences_[index(s)];
         for (std::size_t t = 0; t < tokens.size(); ++t) {
             ++q.length;
@@ -242,10 +245,10 @@ private:
     [[nodiscard]] static std::size_t slot(std::size_t length, std::size_t back, std::size_t count) noexcept {
         return (length + count - back) % count;
     }
-    [[nodiscard]] const std::int64_t& token(attention::sequence_id s, std::size_t length, std::size_t back) const noexcept {
+    [[nodiscard]] const std::int32_t& token(attention::sequence_id s, std::size_t length, std::size_t back) const noexcept {
         return tokens_[index(s) * token_slots() + slot(length, back, token_slots())];
     }
-    [[nodiscard]] std::int64_t& token(attention::sequence_id s, std::size_t length, std::size_t back) noexcept {
+    [[nodiscard]] std::int32_t& token(attention::sequence_id s, std::size_t length, std::size_t back) noexcept {
         return tokens_[index(s) * token_slots() + slot(length, back, token_slots())];
     }
     [[nodiscard]] const float* row(attention::sequence_id s, std::size_t length, std::size_t back) const noexcept {
@@ -256,9 +259,10 @@ private:
     }
 
     std::size_t channels_ = 0, context_ = 0, history_ = 0, checkpoints_ = 0;
-    std::int64_t eos_ = 0, vocabulary_ = 0;
+    std::int32_t eos_ = 0;
+    std::int64_t vocabulary_ = 0;
     buffer<float> rows_;
-    buffer<std::int64_t> tokens_;
+    buffer<std::int32_t> tokens_;
     std::vector<sequence> sequences_;
 };
 

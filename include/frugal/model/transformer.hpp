@@ -351,10 +351,9 @@ private:
         FRUGAL_TRY_ASSIGN(const auto branch, pass.matrix(n, config_.hidden));
         FRUGAL_TRY_ASSIGN(const auto angles, pass.matrix(n, rope_->rotary_dim));
         if (rope_->rotary_dim != 0) FRUGAL_TRY(ops::rope_angles(pass, *rope_, rows.positions, angles));
-        const std::vector<std::int64_t> ids(input.tokens.begin(), input.tokens.end());
-        const attention::step of{rows, angles, ids};
+        const attention::step of{rows, angles, input.tokens};
         FRUGAL_TRY(residual::begin(pass, stream, mixed,
-                                   [&](matrix_view<float> to) { return pass.look_up(weights_.embedding, ids, to); }));
+                                   [&](matrix_view<float> to) { return pass.look_up(weights_.embedding, input.tokens, to); }));
         observe(std::ptrdiff_t{-1}, matrix_view<const float>(stream));
         FRUGAL_TRY(share(pass, sequences, rows));
 

@@ -30,7 +30,7 @@ template <class Formats, class Isa>
 /// y[i] = row rows[i] of the table, decoded to f32. y: [rows.size(), table.cols].
 /// Errors: shape_mismatch, unsupported_format, invalid_argument (a row outside the table; nothing is written then).
 template <class Formats, device::cpu_target Device>
-[[nodiscard]] status embedding_rows(Device& dev, const quant::weight_view& table, std::span<const std::int64_t> rows,
+[[nodiscard]] status embedding_rows(Device& dev, const quant::weight_view& table, std::span<const std::int32_t> rows,
                                     matrix_view<float> y) {
     FRUGAL_REQUIRE_FORMATS(Formats);
     if (y.rows() != rows.size() || y.cols() != table.cols)
@@ -38,7 +38,7 @@ template <class Formats, device::cpu_target Device>
                     "] into y [", y.rows(), ", ", y.cols(), "]");
     FRUGAL_TRY(quant::check_weight_view<Formats>(table));
     for (std::size_t i = 0; i < rows.size(); ++i)
-        if (static_cast<std::uint64_t>(rows[i]) >= table.rows)  // negative numbers are the largest
+        if (static_cast<std::size_t>(rows[i]) >= table.rows)  // negative numbers are the largest
             return fail(errc::invalid_argument, "row ", rows[i], " (look-up ", i, ") is outside a table of ", table.rows,
                         " rows");
     if (rows.empty() || table.cols == 0) return {};

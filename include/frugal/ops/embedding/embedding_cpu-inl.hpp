@@ -6,7 +6,7 @@ FRUGAL_NAMESPACE_BEGIN
 namespace ops::cpu {
 
 template <class Isa, class Format>
-void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y, std::size_t begin,
+void embedding_rows(const quant::weight_view& table, const std::int32_t* rows, matrix_view<float> y, std::size_t begin,
                     std::size_t end) {
     FRUGAL_REQUIRE_ISA_FLAGS(Isa);
     const std::size_t blocks = table.cols / Format::block_size;

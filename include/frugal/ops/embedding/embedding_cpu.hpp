@@ -13,11 +13,11 @@ namespace ops::cpu {
 
 /// y[i] = decoded row rows[i] of the table, begin <= i < end; row i if `rows` is null. Every rows[i] must be a row of the table.
 template <class Isa, class Format>
-FRUGAL_KERNEL void embedding_rows(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y,
+FRUGAL_KERNEL void embedding_rows(const quant::weight_view& table, const std::int32_t* rows, matrix_view<float> y,
                                   std::size_t begin, std::size_t end);
 
 /// An instance of embedding_rows.
-using row_decoder = void (*)(const quant::weight_view& table, const std::int64_t* rows, matrix_view<float> y, std::size_t begin,
+using row_decoder = void (*)(const quant::weight_view& table, const std::int32_t* rows, matrix_view<float> y, std::size_t begin,
                              std::size_t end);
 
 }  // namespace ops::cpu

@@ -61,11 +61,11 @@ struct FRUGAL_FLAGGED ngram_hash {
     /// where there are none, EOS. A window reaches back no further than the last EOS before its token: that EOS and all older
     /// tokens count as EOS. An EOS token itself still sees its own document.
     /// Errors: shape_mismatch, invalid_argument (a token outside the vocabulary; its index is named).
-    [[nodiscard]] status rows(std::span<const std::int64_t> before, std::span<const std::int64_t> tokens,
+    [[nodiscard]] status rows(std::span<const std::int32_t> before, std::span<const std::int32_t> tokens,
                               std::span<std::int64_t> rows) const;
 
     /// Checks that every token is of the vocabulary. Errors: invalid_argument.
-    [[nodiscard]] status check_tokens(std::span<const std::int64_t> tokens) const {
+    [[nodiscard]] status check_tokens(std::span<const std::int32_t> tokens) const {
         for (std::size_t t = 0; t < tokens.size(); ++t)
             if (tokens[t] < 0 || tokens[t] >= vocabulary)
                 return fail(errc::invalid_argument, "token ", tokens[t], " at ", t, " is not in the vocabulary of ", vocabulary);
@@ -99,6 +99,8 @@ inline constexpr std::uint64_t splitmix_gamma = 0x9E3779B97F4A7C15u;
         return fail(errc::invalid_argument, "n-gram size is ", ngram_size, "; 2 … 64 are possible");
     if (heads_per_ngram == 0 || heads_per_ngram > 4096)
         return fail(errc::invalid_argument, "heads per n-gram are ", heads_per_ngram, "; 1 … 4096 are possible");
+    if (vocabulary > (std::numeric_limits<std::int32_t>::max)())
+        return fail(errc::invalid_argument, "a vocabulary of ", vocabulary, "; token ids have 32 bits");
     if (vocabulary < 1 || eos < 0 || eos >= vocabulary)
         return fail(errc::invalid_argument, "n-gram reset token ", eos, " is not in the vocabulary of ", vocabulary);
     return {};
@@ -112,7 +114,6 @@ inline result<ngram_hash> ngram_hash::derive(const ngram_hash_parameters& p) {
     ngram_hash out{p.ngram_size, p.heads_per_ngram, p.vocabulary, p.eos, {}, {}, {}};
     constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     const std::uint64_t half = most / static_cast<std::uint64_t>(p.vocabulary) / 2;
-    if (half == 0) return fail(errc::invalid_argument, "a vocabulary of ", p.vocabulary, " leaves no n-gram multipliers");
     const std::uint64_t start = p.seed + std::uint64_t{10007} * p.module;
     for (std::size_t i = 0; i < p.ngram_size; ++i)
         out.multipliers.push_back(2 * (detail::splitmix64(start + detail::splitmix_gamma * (i + 1)) % half) + 1);
@@ -154,7 +155,7 @@ inline result<ngram_hash> ngram_hash::from_constants(std::size_t ngram_size, std
                       std::move(head_sizes)};
 }
 
-inline status ngram_hash::rows(std::span<const std::int64_t> before, std::span<const std::int64_t> tokens,
+inline status ngram_hash::rows(std::span<const std::int32_t> before, std::span<const std::int32_t> tokens,
                                std::span<std::int64_t> rows) const {
     if (before.size() != context() || rows.size() != tokens.size() * heads())
         return fail(errc::shape_mismatch, "n-gram rows of ", tokens.size(), " tokens after ", before.size(), " into ",

@@ -82,9 +82,9 @@ template <class Formats, device::cpu_target Device>
             }
             const row_table::place at = table.lookup(static_cast<std::size_t>(rows[i]));
             const quant::weight_view& shard = table.shards()[at.shard];
-            const auto row = static_cast<std::int64_t>(at.row);
             // The type was looked up above, so this cannot fail.
-            detail::row_decoder_of<Formats, typename Device::isa>(shard.type)(shard, &row, y.rows_range(i, 1), 0, 1);
+            detail::row_decoder_of<Formats, typename Device::isa>(shard.type)(shard.rows_range(at.row, 1), nullptr,
+                                                                              y.rows_range(i, 1), 0, 1);
         }
     });
     return {};

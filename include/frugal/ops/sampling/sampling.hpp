@@ -89,9 +89,9 @@ inline constexpr std::size_t screened_logits = 16;
 
 /// The token with the greatest logit; the lowest id among equals. Logits of -infinity rule a token out.
 /// Errors: not_finite (a NaN, +infinity, or nothing but -infinity), invalid_argument (no logits).
-[[nodiscard]] inline result<std::int64_t> greedy(std::span<const float> logits) {
+[[nodiscard]] inline result<std::int32_t> greedy(std::span<const float> logits) {
     FRUGAL_TRY_ASSIGN(const std::size_t id, detail::greatest_logit(logits));
-    return static_cast<std::int64_t>(id);
+    return static_cast<std::int32_t>(id);
 }
 
 struct FRUGAL_FLAGGED sampling_options {
@@ -135,7 +135,7 @@ public:
 
     /// The next token: temperature, then top-k, top-p and min-p, then one draw. Greedy choices draw nothing.
     /// Errors: as `greedy`; nothing is drawn then.
-    [[nodiscard]] result<std::int64_t> sample(std::span<const float> logits) {
+    [[nodiscard]] result<std::int32_t> sample(std::span<const float> logits) {
         if (options_.temperature == 0) return greedy(logits);
         FRUGAL_TRY_ASSIGN(const std::size_t most_probable, detail::greatest_logit(logits));
         const double greatest = static_cast<double>(logits[most_probable]);
@@ -184,7 +184,7 @@ public:
             sum += ranked(i).weight;
             if (target < sum) break;
         }
-        return static_cast<std::int64_t>(ranked(possible).token);
+        return static_cast<std::int32_t>(ranked(possible).token);
     }
 
 private:

@@ -84,7 +84,7 @@ public:
         return store_->template begin<List>(*dev_, *scratch_, layer, w);
     }
     /// Rows `ids` of a table: out [ids.size(), columns]. Errors: those of ops::embedding_rows.
-    [[nodiscard]] status look_up(const quant::weight_view& table, std::span<const std::int64_t> ids, matrix_view<float> out) {
+    [[nodiscard]] status look_up(const quant::weight_view& table, std::span<const std::int32_t> ids, matrix_view<float> out) {
         return ops::embedding_rows<formats>(*dev_, table, ids, out);
     }
 
