@@ -10,6 +10,7 @@
 #include "frugal/tensor/scalar.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
+#include "sanitizer.hpp"
 #include "threads.hpp"
 
 namespace fg = frugal;
@@ -73,6 +74,8 @@ std::vector<indices> select(Device& dev, const problem& p, std::size_t top, std:
 }
 
 }  // namespace
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("C26 among equal scores the lower index is taken") {
     CHECK(chosen_of({0, 0, 0, 0}, 2) == indices{0, 1});
@@ -173,6 +176,8 @@ TEST_CASE("half keys score as their values") {
     });
 }
 
+TEST_SUITE_END();
+
 TEST_CASE("C26 the same blocks for any number of threads and any split of the rows") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         std::vector<std::size_t> complete;
@@ -194,6 +199,8 @@ TEST_CASE("C26 the same blocks for any number of threads and any split of the ro
     });
 }
 
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
+
 TEST_CASE("wrong shapes are errors") {
     fg::device::cpu<fg::isa::baseline> dev;
     fg::workspace scratch;
@@ -208,3 +215,5 @@ TEST_CASE("wrong shapes are errors") {
           fg::errc::shape_mismatch);
     CHECK(ops::select_blocks(dev, scratch, p.q(), rows, 2, 2, chosen, counts));
 }
+
+TEST_SUITE_END();

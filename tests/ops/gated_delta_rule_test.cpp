@@ -12,6 +12,7 @@
 #include "gated_delta_rule_support.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
+#include "sanitizer.hpp"
 #include "threads.hpp"
 
 namespace fg = frugal;
@@ -134,6 +135,8 @@ void check_files(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("gated delta rule equals the reference, both scans, both layouts") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) { check_files<Isa>(files("rule_", 20, "rule_bf16_activations")); });
@@ -399,6 +402,8 @@ TEST_CASE("C10 the query is scaled by 1/sqrt(key dim)") {
     });
 }
 
+TEST_SUITE_END();
+
 TEST_CASE("C75 realistic ranges: finite and equal to the reference at model size; threads do not matter") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         fg::device::cpu<Isa> dev;
@@ -418,6 +423,8 @@ TEST_CASE("C75 realistic ranges: finite and equal to the reference at model size
         }
     });
 }
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("the state is kept in f32: 512 slow steps, and bf16 activations") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
@@ -513,3 +520,5 @@ TEST_CASE("C15 gated delta rule: no tokens change nothing; wrong shapes are retu
     CHECK(same_bits(state, p.state));
     CHECK(std::all_of(out.begin(), out.end(), [](float value) { return value == 7.0f; }));
 }
+
+TEST_SUITE_END();

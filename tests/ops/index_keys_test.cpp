@@ -13,6 +13,7 @@
 #include "frugal/device/cpu/cpu.hpp"
 #include "golden.hpp"
 #include "isa.hpp"
+#include "sanitizer.hpp"
 
 namespace fg = frugal;
 namespace ops = frugal::ops;
@@ -32,6 +33,8 @@ std::vector<float> normal(std::size_t n, unsigned seed, float deviation = 1.0f) 
 }
 
 }  // namespace
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("keys of 8 bits: nearest codes, halves to even; zeros, tiny, NaN and infinite keys") {
     std::int8_t codes[6];
@@ -193,3 +196,5 @@ TEST_CASE("C35 recall of the selection by keys of less precision") {
     check("random", random, 0.995, 0.99, 0.98);
     check("clustered", clustered, 0.995, 0.99, 0.98);
 }
+
+TEST_SUITE_END();

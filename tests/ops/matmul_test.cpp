@@ -109,9 +109,9 @@ void check_against_double(product which, const quant::weight_view& w, const std:
 
 }  // namespace
 
-// It starts no thread, and takes minutes where every access is watched.
-TEST_CASE("C48 products agree with sums in double for every tail of rows and tokens, format and instruction set" *
-          doctest::skip(test::under_thread_sanitizer)) {
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
+
+TEST_CASE("C48 products agree with sums in double for every tail of rows and tokens, format and instruction set") {
     constexpr std::size_t most_tokens = 17;
     for (const product which : every_product)
         test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
@@ -140,6 +140,8 @@ TEST_CASE("C48 products agree with sums in double for every tail of rows and tok
                 }
         });
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("the same bits for any split of the tokens and any number of threads") {
     constexpr std::size_t rows = 53, cols = 768, tokens = 11;
@@ -170,6 +172,8 @@ TEST_CASE("the same bits for any split of the tokens and any number of threads")
             });
         });
 }
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("more activations than a kernel keeps sums for: the same bits as in smaller batches") {
     constexpr std::size_t rows = 18, cols = 256, tokens = 1100;
@@ -380,3 +384,5 @@ TEST_CASE("wrong shapes and formats are errors, empty batches are not") {
     nothing.data = nullptr;
     CHECK(tried(nothing, 2, 64, 2, 4).error().code == errc::invalid_argument);
 }
+
+TEST_SUITE_END();

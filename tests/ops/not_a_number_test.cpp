@@ -24,6 +24,7 @@
 #include "frugal/ops/norm/norm.hpp"
 #include "frugal/ops/rope/rope.hpp"
 #include "isa.hpp"
+#include "sanitizer.hpp"
 #include "threads.hpp"
 #include "weights.hpp"
 
@@ -85,6 +86,8 @@ struct sequence {
 };
 
 }  // namespace
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("NaN: elementwise operators and activations keep it in its place") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
@@ -293,6 +296,8 @@ TEST_CASE("NaN: attention, in a query, key or value that is seen, alone or among
     });
 }
 
+TEST_SUITE_END();
+
 TEST_CASE("NaN: attention over many keys, whole spans of which are NaN, for any number of threads") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
         constexpr std::size_t dim = 8, tokens = 3 * ops::cpu::attention_span + 7;
@@ -327,6 +332,8 @@ TEST_CASE("NaN: attention over many keys, whole spans of which are NaN, for any 
         for (const float value : attend(many, past, floats(dim, quiet_nan))) CHECK(std::isnan(value));
     });
 }
+
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
 
 TEST_CASE("NaN: the gated delta rule, in both scans, keeps it in what follows from it") {
     test::for_each_isa([]<class Isa>(fg::type_tag<Isa>) {
@@ -507,3 +514,5 @@ TEST_CASE("NaN: a block whose score is NaN is chosen last, and the router refuse
         }
     });
 }
+
+TEST_SUITE_END();

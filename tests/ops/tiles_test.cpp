@@ -10,6 +10,7 @@
 #include "frugal/ops/matmul/activations_cpu-inl.hpp"
 #include "frugal/ops/matmul/matmul_cpu-inl.hpp"
 #include "frugal/quant/formats.hpp"
+#include "sanitizer.hpp"
 #include "weights.hpp"
 
 namespace device = frugal::device;
@@ -102,6 +103,8 @@ void check_products(const Tiles& tiles) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("no threads" * doctest::skip(test::under_thread_sanitizer));
+
 TEST_CASE("products by tiles: the bits of products by rows, for every format with codes") {
     check_products<device::q8_activations>(plain_tiles());
 }
@@ -164,3 +167,5 @@ TEST_CASE("AMX bfloat16 tiles: the sums of plain C++, and products with the same
     check_products<device::bf16_activations>(amx);
 }
 #endif
+
+TEST_SUITE_END();
