@@ -30,6 +30,7 @@ LAYER_NAMESPACE = re.compile(r"^namespace[ \t]+(\w+)", re.MULTILINE)
 EXCEPTION = re.compile(r"\b(throw|try|catch)\b(?!_)")
 ANONYMOUS = re.compile(r"\bnamespace[ \t]*\{")
 FREE_STATIC = re.compile(r"^static\b(?!_assert)", re.MULTILINE)
+MENTION = re.compile(r"(?<![\w./<$-])((?:[\w-]+/)+[\w-]+\.(?:hpp|cuh))\b")
 USING_NAMESPACE = re.compile(r"^[ \t]*using[ \t]+namespace\b", re.MULTILINE)
 
 
@@ -157,11 +158,31 @@ def check_umbrella(texts):
     return found
 
 
+def check_mentions(texts):
+    """Headers that comments and READMEs name are there: by their path below include/, include/frugal/, the layer or the folder."""
+    found = []
+    for name, text in texts.items():
+        folder = pathlib.PurePosixPath(name).parent
+        bases = ["", "frugal", "/".join(name.split("/")[:2]), str(folder)]
+        for line in text.split("\n"):
+            if INCLUDE_LINE.match(line):
+                continue
+            for mentioned in MENTION.findall(line):
+                if not any(str(pathlib.PurePosixPath(base) / mentioned) in texts for base in bases):
+                    found.append(f"{name}: there is no {mentioned}")
+    return found
+
+
 def check(include):
     texts = {name: (pathlib.Path(include) / name).read_text() for name in checks.headers(include)}
     kernels = {str(path.relative_to(include)): path.read_text() for path in sorted(pathlib.Path(include).rglob("*.cuh"))}
     found = [violation for name, text in {**texts, **kernels}.items() for violation in check_header(name, text)]
-    return len(texts) + len(kernels) + 1, found + check_umbrella(texts)
+    readmes = {str(path.relative_to(include)): path.read_text() for path in sorted(pathlib.Path(include).rglob("*.md"))}
+    root = pathlib.Path(include).parent
+    everything = {str(path.relative_to(base)): "" for base, folder in ((include, "."), (root, "tests"), (root, "bench"))
+                  for path in (pathlib.Path(base) / folder).rglob("*.hpp")}
+    found += check_mentions({**everything, **texts, **kernels, **readmes})
+    return len(texts) + len(kernels) + len(readmes) + 1, found + check_umbrella(texts)
 
 
 HEAD = '#pragma once\n#include "frugal/core/config.hpp"\n'
@@ -229,6 +250,10 @@ def self_test():
         failures.append("planted fault not found: the umbrella misses a header")
     if not check_umbrella({**umbrella, "frugal/core/a.hpp": '#include "frugal/model/loader.hpp"\n'}):
         failures.append("planted fault not found: the umbrella reaches io")
+    named = {"frugal/ops/a.hpp": "// ops/a.hpp and panel/b.hpp say more\n", "frugal/ops/panel/b.hpp": '#include "frugal/x/y.hpp"\n'}
+    failures += check_mentions(named)
+    if not check_mentions({**named, "frugal/README.md": "see `ops/c.hpp`\n"}):
+        failures.append("planted fault not found: a header that is not there is named")
     with tempfile.TemporaryDirectory() as folder:  # the walk over a tree finds it too
         path = pathlib.Path(folder) / "frugal" / "ops"
         path.mkdir(parents=True)
@@ -237,7 +262,7 @@ def self_test():
             if not any("iostream" in violation for violation in check(folder)[1]):
                 failures.append(f"planted fault not found in a tree, {name}")
             (path / name).unlink()
-    checks.finish("layers self-test", len(GOOD) + len(BAD) + 5, failures)
+    checks.finish("layers self-test", len(GOOD) + len(BAD) + 7, failures)
 
 
 def main():

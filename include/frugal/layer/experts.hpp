@@ -85,7 +85,7 @@ struct FRUGAL_FLAGGED moe_weights {
     [[nodiscard]] dense_ffn_weights shared_expert() const noexcept { return {shared_gate_proj, shared_up, shared_down}; }
 };
 
-/// The products of a mixture's own; those of the shared expert are dense_ffn_products. See reuse/products.hpp.
+/// The products of a mixture's own; those of the shared expert are dense_ffn_products. See reuse/weights/products.hpp.
 using router_product = reuse::small_product<&moe_weights::router>;
 using shared_gate_product = reuse::small_product<&moe_weights::shared_gate>;
 using moe_products = reuse::product_list<moe_weights, router_product, shared_gate_product>;

@@ -39,7 +39,7 @@ struct FRUGAL_FLAGGED full_weights {
     std::span<const float> q_norm, k_norm;  ///< [head_dim]
 };
 
-/// The products of an attention layer; see reuse/products.hpp.
+/// The products of an attention layer; see reuse/weights/products.hpp.
 using qkv_product = reuse::product<&full_weights::q, &full_weights::k, &full_weights::v>;
 using out_product = reuse::product<&full_weights::o>;
 using full_products = reuse::product_list<full_weights, qkv_product, out_product>;

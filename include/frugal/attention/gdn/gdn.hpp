@@ -42,7 +42,7 @@ struct FRUGAL_FLAGGED gdn_weights {
     std::span<const float> norm;       ///< [value dim], used as it is, shared by the heads
 };
 
-/// The products of a Gated DeltaNet layer; see reuse/products.hpp.
+/// The products of a Gated DeltaNet layer; see reuse/weights/products.hpp.
 using gdn_qkv_product = reuse::product<&gdn_weights::qkv>;
 using gdn_z_product = reuse::product<&gdn_weights::z>;
 using gdn_out_product = reuse::product<&gdn_weights::out>;

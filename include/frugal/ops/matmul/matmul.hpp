@@ -25,7 +25,7 @@ template <quant::format_list Formats>
 }  // namespace detail
 
 /// y[t][r] = sum over c of w[r][c] * x[t][c], accumulated in f32, with activations in the form that the device names
-/// (quant/activations.hpp says with which error). x: [tokens, w.cols], y: [tokens, w.rows]; x and y must not overlap.
+/// (device/cpu/activations.hpp). x: [tokens, w.cols], y: [tokens, w.rows]; x and y must not overlap.
 /// The same bits for any number of threads and any split of the tokens, and as from an image of the same weights.
 /// Errors: shape_mismatch, unsupported_format, invalid_argument, out_of_memory.
 template <class Formats, device::cpu_target Device>

@@ -8,7 +8,7 @@
 /// one number, so nothing of size keys x queries exists.
 ///
 /// An append costs its own tokens, a rollback those taken back. What the sets of a model cost under each shared-inputs policy
-/// is decided in reuse/qsa_layouts.hpp.
+/// is decided in reuse/inputs/qsa_layouts.hpp.
 ///
 /// Removing a range from the middle of a sequence is not offered: every later block would be cut anew. Only the newest
 /// tokens can be taken back (rollback).
