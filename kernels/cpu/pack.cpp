@@ -1,6 +1,5 @@
 // Instantiates the packing of panels for every format of the library and the instruction set of this object.
 #include "frugal/device/cpu/pack_panels-inl.hpp"
-#include "frugal/quant/compiled.hpp"
 #include "frugal/quant/formats.hpp"
 
 FRUGAL_NAMESPACE_BEGIN

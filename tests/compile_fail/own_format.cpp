@@ -4,6 +4,8 @@
 // fails OWN_TABLE: frugal: frugal::kernels (FRUGAL_EXTERN_KERNELS) has no kernels for a format of your own
 // flags OWN_ROWS: -DFRUGAL_EXTERN_KERNELS
 // fails OWN_ROWS: frugal: frugal::kernels (FRUGAL_EXTERN_KERNELS) has no kernels for a format of your own
+// flags OWN_DERIVED: -DFRUGAL_EXTERN_KERNELS
+// fails OWN_DERIVED: frugal: frugal::kernels (FRUGAL_EXTERN_KERNELS) has no kernels for a format of your own
 #include <cstdint>
 
 #include "frugal/ops/embedding/embedding.hpp"
@@ -21,6 +23,9 @@ struct signs {
     }
 };
 
+struct renamed : fg::quant::q8_0 {
+    static constexpr fg::quant::type_id type{0x10001};
+};
 using formats = fg::quant::list<signs, fg::quant::q8_0>;
 using compiled = fg::quant::all;
 
@@ -37,6 +42,11 @@ fg::status product(fg::device::cpu<>& dev, fg::workspace& scratch, const fg::qua
 #if defined(OWN_ROWS) || !defined(FRUGAL_EXTERN_KERNELS)
 fg::status look_up(fg::device::cpu<>& dev, const fg::quant::weight_view& w, fg::matrix_view<float> y) {
     return fg::ops::embedding_rows<formats>(dev, w, {}, y);
+}
+#endif
+#if defined(OWN_DERIVED) || !defined(FRUGAL_EXTERN_KERNELS)
+fg::status derived_rows(fg::device::cpu<>& dev, const fg::quant::weight_view& w, fg::matrix_view<float> y) {
+    return fg::ops::dequantize<fg::quant::list<renamed>>(dev, w, y);
 }
 #endif
 #if defined(OWN_TABLE) || !defined(FRUGAL_EXTERN_KERNELS)

@@ -4,37 +4,22 @@
 
 #include "frugal/core/config.hpp"
 
-/// X(format): every format of the library. formats.hpp includes their files.
-#define FRUGAL_FORMATS(X) \
-    X(f32)                \
-    X(f16)                \
-    X(bf16)               \
-    X(q8_0)               \
-    X(q4_0)               \
-    X(q4_1)               \
-    X(q5_0)               \
-    X(q5_1)               \
-    X(q4_k)               \
-    X(q5_k)               \
-    X(q6_k)               \
-    X(iq4_nl)             \
-    X(iq4_xs)             \
-    X(mxfp4)
-
 FRUGAL_NAMESPACE_BEGIN
 
 namespace quant {
 
-#define FRUGAL_DECLARE_FORMAT(format) struct format;
-FRUGAL_FORMATS(FRUGAL_DECLARE_FORMAT)
-#undef FRUGAL_DECLARE_FORMAT
+namespace detail {
+template <class F>
+inline constexpr bool is_of_the_library = false;
+template <class F>
+    requires requires { typename F::library_format; }
+inline constexpr bool is_of_the_library<F> = std::is_same_v<typename F::library_format, F>;  // not what derives from one
+}  // namespace detail
 
-#define FRUGAL_IS_FORMAT(format) || std::is_same_v<F, format>
 /// Whether some object of the program has the CPU kernels of a format, where FRUGAL_EXTERN_KERNELS says that they are compiled
 /// apart. For a format of your own whose kernels you instantiate yourself (as kernels/cpu does) specialise it as true.
 template <class F>
-inline constexpr bool has_compiled_kernels = false FRUGAL_FORMATS(FRUGAL_IS_FORMAT);
-#undef FRUGAL_IS_FORMAT
+inline constexpr bool has_compiled_kernels = detail::is_of_the_library<F>;
 
 }  // namespace quant
 

@@ -14,6 +14,7 @@ namespace quant {
 
 /// The upper half of a binary32. Encoding rounds to nearest even; NaN stays NaN.
 struct bf16 {
+    using library_format = bf16;
     static constexpr std::string_view name = "bf16";
     static constexpr type_id type{30};
     static constexpr std::size_t block_size = 1, block_bytes = 2;

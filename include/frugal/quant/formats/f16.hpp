@@ -14,6 +14,7 @@ namespace quant {
 
 /// IEEE binary16. Encoding rounds to nearest even; NaN stays NaN, magnitudes from 65520 up become infinite.
 struct f16 {
+    using library_format = f16;
     static constexpr std::string_view name = "f16";
     static constexpr type_id type{1};
     static constexpr std::size_t block_size = 1, block_bytes = 2;

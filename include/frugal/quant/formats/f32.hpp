@@ -14,6 +14,7 @@ namespace quant {
 
 /// IEEE binary32, stored as it is.
 struct f32 {
+    using library_format = f32;
     static constexpr std::string_view name = "f32";
     static constexpr type_id type{0};
     static constexpr std::size_t block_size = 1, block_bytes = 4;

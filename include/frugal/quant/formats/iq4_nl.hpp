@@ -15,6 +15,7 @@ namespace quant {
 
 /// GGUF IQ4_NL: scale f16 | 16 bytes of nibbles, each an index into 16 fixed levels; w = scale * level.
 struct iq4_nl : from_codes<iq4_nl, scaled_codes<32, std::int8_t>> {
+    using library_format = iq4_nl;
     static constexpr std::string_view name = "iq4_nl";
     static constexpr type_id type{20};
     static constexpr std::size_t block_bytes = 18;

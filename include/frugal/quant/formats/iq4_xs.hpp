@@ -16,6 +16,7 @@ namespace quant {
 /// GGUF IQ4_XS: scale f16 | top bit pairs of 8 group scales u16 | their low nibbles, 4 bytes | 128 bytes of nibbles;
 /// w = scale * (group_scale - 32) * level, levels of IQ4_NL, groups of 32 with 16 bytes each in the order of Q4_0.
 struct iq4_xs : from_codes<iq4_xs, scaled_codes<256, std::int16_t>> {
+    using library_format = iq4_xs;
     static constexpr std::string_view name = "iq4_xs";
     static constexpr type_id type{23};
     static constexpr std::size_t block_bytes = 136;

@@ -21,6 +21,7 @@ namespace quant {
 /// makes scale byte 255 a NaN; this library follows gguf-py and ggml, where it is one more power of two (2^128): no byte is a
 /// NaN, but from byte 253 up large levels overflow to infinity.
 struct mxfp4 : from_codes<mxfp4, scaled_codes<32, std::int8_t>> {
+    using library_format = mxfp4;
     static constexpr std::string_view name = "mxfp4";
     static constexpr type_id type{39};
     static constexpr std::size_t block_bytes = 17;

@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q4_0: scale f16 | 16 bytes of nibbles; w = scale * (code - 8).
 struct q4_0 : from_codes<q4_0, scaled_codes<32, std::int8_t>> {
+    using library_format = q4_0;
     static constexpr std::string_view name = "q4_0";
     static constexpr type_id type{2};
     static constexpr std::size_t block_bytes = 18;

@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q4_1: scale f16 | offset f16 | 16 bytes of nibbles; w = scale * code + offset.
 struct q4_1 : from_codes<q4_1, offset_codes<32, 32, std::int8_t>> {
+    using library_format = q4_1;
     static constexpr std::string_view name = "q4_1";
     static constexpr type_id type{3};
     static constexpr std::size_t block_bytes = 20;

@@ -18,6 +18,7 @@ namespace quant {
 /// w = scale * group_scale * code - minimum_scale * group_minimum. Bytes 32 g … 32 g + 31 hold groups 2 g (low) and 2 g + 1
 /// (high).
 struct q4_k : from_codes<q4_k, offset_codes<256, 32, std::int16_t>> {
+    using library_format = q4_k;
     static constexpr std::string_view name = "q4_k";
     static constexpr type_id type{12};
     static constexpr std::size_t block_bytes = 144;

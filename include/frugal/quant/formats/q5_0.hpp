@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q5_0: scale f16 | fifth bits u32 | 16 bytes of nibbles; w = scale * (code - 16).
 struct q5_0 : from_codes<q5_0, scaled_codes<32, std::int8_t>> {
+    using library_format = q5_0;
     static constexpr std::string_view name = "q5_0";
     static constexpr type_id type{6};
     static constexpr std::size_t block_bytes = 22;

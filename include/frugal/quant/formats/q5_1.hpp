@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q5_1: scale f16 | offset f16 | fifth bits u32 | 16 bytes of nibbles; w = scale * code + offset.
 struct q5_1 : from_codes<q5_1, offset_codes<32, 32, std::int8_t>> {
+    using library_format = q5_1;
     static constexpr std::string_view name = "q5_1";
     static constexpr type_id type{7};
     static constexpr std::size_t block_bytes = 24;

@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q5_K: as Q4_K with 32 bytes of fifth bits before the nibbles: bit g of byte j belongs to element j of group g.
 struct q5_k : from_codes<q5_k, offset_codes<256, 32, std::int16_t>> {
+    using library_format = q5_k;
     static constexpr std::string_view name = "q5_k";
     static constexpr type_id type{13};
     static constexpr std::size_t block_bytes = 176;

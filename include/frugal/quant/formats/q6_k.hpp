@@ -17,6 +17,7 @@ namespace quant {
 /// w = scale * group_scale * (code - 32), groups of 16. Each half of 128 elements: element 32 k + j has its low nibble in byte
 /// j + 32 (k % 2) (low nibble for k < 2, else high) and its top bits at bit 2 k of byte j.
 struct q6_k : from_codes<q6_k, scaled_codes<256, std::int16_t>> {
+    using library_format = q6_k;
     static constexpr std::string_view name = "q6_k";
     static constexpr type_id type{14};
     static constexpr std::size_t block_bytes = 210;

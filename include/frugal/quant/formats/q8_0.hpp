@@ -16,6 +16,7 @@ namespace quant {
 
 /// GGUF Q8_0: scale f16 | 32 x int8; w = scale * code.
 struct q8_0 : from_codes<q8_0, scaled_codes<32, std::int8_t>> {
+    using library_format = q8_0;
     static constexpr std::string_view name = "q8_0";
     static constexpr type_id type{8};
     static constexpr std::size_t block_bytes = 34;
