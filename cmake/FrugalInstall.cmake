@@ -12,6 +12,10 @@ install(EXPORT frugalTargets NAMESPACE frugal:: DESTINATION "${frugal_package_di
 if(TARGET frugal_kernels AND FRUGAL_INSTALL_KERNELS)
   set_target_properties(frugal_kernels PROPERTIES EXPORT_NAME kernels)
   install(TARGETS frugal_kernels EXPORT frugalKernelsTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT kernels)
+  if(TARGET frugal_models)
+    set_target_properties(frugal_models PROPERTIES EXPORT_NAME models)
+    install(TARGETS frugal_models EXPORT frugalKernelsTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT kernels)
+  endif()
   install(EXPORT frugalKernelsTargets NAMESPACE frugal:: DESTINATION "${frugal_package_dir}" COMPONENT kernels)
 endif()
 

@@ -4,6 +4,7 @@
 
 // 8 model: specifications and forward passes
 #include "frugal/model/bind.hpp"
+#include "frugal/model/compiled.hpp"
 #include "frugal/model/config.hpp"
 #include "frugal/model/fingerprint.hpp"
 #include "frugal/model/names.hpp"

@@ -77,6 +77,13 @@ class package:
         self.install(prefix, "kernels")
         self.consume("find_package_kernels", f"-DCMAKE_PREFIX_PATH={prefix}", told=False)
 
+    def find_package_models(self):
+        """The component models, which needs nothing on this machine but the compiler."""
+        prefix = self.root / "install prefix"
+        self.install(prefix, "headers")
+        self.install(prefix, "kernels")
+        self.consume("find_package_models", f"-DCMAKE_PREFIX_PATH={prefix}", told=False)
+
     def find_package_xrt(self):
         """The component xrt, asked for."""
         prefix = self.root / "install prefix"
