@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -112,11 +111,31 @@ namespace detail {
     return error{code, join(pieces)};
 }
 
-struct FRUGAL_FLAGGED delete_error {
-    [[gnu::noinline, gnu::cold]] void operator()(error* e) const noexcept { delete e; }
+/// An error on its way up: one pointer, null on success. Not std::unique_ptr: <memory> is half of what this header costs.
+class FRUGAL_FLAGGED boxed_error {
+public:
+    boxed_error() noexcept = default;
+    explicit boxed_error(error* owned) noexcept : held_(owned) {}
+    boxed_error(boxed_error&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+    boxed_error& operator=(boxed_error&& other) noexcept {
+        if (this != &other) {
+            destroy();
+            held_ = std::exchange(other.held_, nullptr);
+        }
+        return *this;
+    }
+    ~boxed_error() { destroy(); }
+
+    [[nodiscard]] error* get() const noexcept { return held_; }
+
+private:
+    void destroy() noexcept {
+        if (held_ != nullptr) erase(held_);
+    }
+    [[gnu::noinline, gnu::cold]] static void erase(error* e) noexcept { delete e; }
+
+    error* held_ = nullptr;
 };
-/// An error on its way up: one pointer, empty on success.
-using boxed_error = std::unique_ptr<error, delete_error>;
 
 [[gnu::noinline, gnu::cold]] inline boxed_error box(error&& e) { return boxed_error(new error(std::move(e))); }
 
@@ -136,9 +155,9 @@ using boxed_error = std::unique_ptr<error, delete_error>;
 
 [[nodiscard]] FRUGAL_ALWAYS_INLINE error& failure_in(const boxed_error& failure) noexcept {
 #if FRUGAL_ASSERTS
-    if (failure == nullptr) misused(nullptr);
+    if (failure.get() == nullptr) misused(nullptr);
 #endif
-    return *failure;
+    return *failure.get();
 }
 
 }  // namespace detail
@@ -165,7 +184,7 @@ public:
     result(frugal::error failure) : failure_(detail::box(std::move(failure))) {}
     result(detail::boxed_error failure) noexcept : failure_(std::move(failure)) {}
 
-    [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
+    [[nodiscard]] bool has_value() const noexcept { return failure_.get() == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The value. Precondition: has_value().
     [[nodiscard]] FRUGAL_ALWAYS_INLINE T& value() & noexcept {
@@ -180,8 +199,14 @@ public:
     [[nodiscard]] FRUGAL_ALWAYS_INLINE T& operator*() & noexcept { return value(); }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE const T& operator*() const& noexcept { return value(); }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE T&& operator*() && noexcept { return std::move(value()); }
-    [[nodiscard]] FRUGAL_ALWAYS_INLINE T* operator->() noexcept { return std::addressof(value()); }
-    [[nodiscard]] FRUGAL_ALWAYS_INLINE const T* operator->() const noexcept { return std::addressof(value()); }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE T* operator->() noexcept {
+        check();
+        return value_.operator->();
+    }
+    [[nodiscard]] FRUGAL_ALWAYS_INLINE const T* operator->() const noexcept {
+        check();
+        return value_.operator->();
+    }
     /// The error. Precondition: !has_value().
     [[nodiscard]] FRUGAL_ALWAYS_INLINE const frugal::error& error() const& noexcept { return detail::failure_in(failure_); }
     [[nodiscard]] FRUGAL_ALWAYS_INLINE frugal::error&& error() && noexcept { return std::move(detail::failure_in(failure_)); }
@@ -207,7 +232,7 @@ public:
     result(frugal::error failure) : failure_(detail::box(std::move(failure))) {}
     result(detail::boxed_error failure) noexcept : failure_(std::move(failure)) {}
 
-    [[nodiscard]] bool has_value() const noexcept { return failure_ == nullptr; }
+    [[nodiscard]] bool has_value() const noexcept { return failure_.get() == nullptr; }
     explicit operator bool() const noexcept { return has_value(); }
     /// The error. Precondition: !has_value().
     [[nodiscard]] FRUGAL_ALWAYS_INLINE const frugal::error& error() const& noexcept { return detail::failure_in(failure_); }
@@ -227,10 +252,9 @@ FRUGAL_NAMESPACE_END
 #define FRUGAL_CONCAT(a, b) FRUGAL_CONCAT_IMPL(a, b)
 
 /// Returns the error of a `status` or `result` from the enclosing function; goes on if there is none.
-#define FRUGAL_TRY(...)                                                          \
-    do {                                                                         \
-        if (auto&& frugal_try_status = (__VA_ARGS__); !frugal_try_status)        \
-            return std::move(frugal_try_status).release_error();                 \
+#define FRUGAL_TRY(...)                                                                                                        \
+    do {                                                                                                                       \
+        if (auto&& frugal_try_status = (__VA_ARGS__); !frugal_try_status) return std::move(frugal_try_status).release_error(); \
     } while (false)
 
 /// `FRUGAL_TRY_ASSIGN(auto x, make_x());` binds the value, or returns the error from the enclosing function.
