@@ -88,7 +88,7 @@ void check_against_double(product which, const quant::weight_view& w, const std:
                     rounding = static_cast<double>(largest) / 254;
                     quantization += (1 + 127 * 8 * unit) * rounding * std::abs(weight);
                 }
-                if ((coded || std::is_same_v<Format, quant::bf16>)&&which == product::bf16) {
+                if (which == product::bf16 && ops::reads_rounded<device::bf16_activations, quant::panel_of<Format>>) {
                     rounding = std::abs(value) / 256;
                     quantization += rounding * std::abs(weight);
                 }
@@ -295,7 +295,7 @@ TEST_CASE("activations in bfloat16 with bfloat16 weights: even columns, then odd
 TEST_CASE("activations in 8 bits or bfloat16: what NaN or infinite activations make of their row, and only that row") {
     constexpr std::size_t rows = 4, cols = 512;
     test::for_each_format([&]<class Format>(frugal::type_tag<Format>) {
-        if constexpr (quant::coded_layout<quant::panel_of<Format>> || std::is_same_v<Format, quant::bf16>) {
+        if constexpr (ops::reads_rounded<device::bf16_activations, quant::panel_of<Format>>) {
             const auto bytes = test::random_weights<Format>(rows, cols, 3);
             const auto w = quant::make_weight_view<quant::all>(Format::type, bytes, rows, cols);
             REQUIRE(w.has_value());

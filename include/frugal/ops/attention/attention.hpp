@@ -40,6 +40,42 @@ struct FRUGAL_FLAGGED attention_rows {
     std::size_t first = 0, count = 0, keys = 0;  // keys: the most that a row of the tile sees
 };
 
+template <class Scalar>
+[[nodiscard]] status check_attention(matrix_view<const float> q, std::size_t rows, const attention_heads& shape,
+                                     matrix_view<const float> y) {
+    constexpr std::size_t block = stored_features<Scalar>::block;
+    if (shape.heads == 0 || shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || q.cols() % shape.heads != 0 ||
+        q.cols() / shape.heads < shape.head_dim || y.cols() != shape.heads * shape.head_dim || q.rows() != rows ||
+        y.rows() != rows)
+        return fail(errc::shape_mismatch, "attention of q [", q.rows(), ", ", q.cols(), "] as ", shape.heads, " heads of ",
+                    shape.head_dim, " features over ", shape.kv_heads, " key-value heads, with ", rows, " rows to see, into y [",
+                    y.rows(), ", ", y.cols(), "]");
+    if (shape.head_dim % block != 0)
+        return fail(errc::shape_mismatch, "heads of ", shape.head_dim, " features are not stored in blocks of ", block);
+    return {};
+}
+
+/// Cuts rows into tiles of at most `most` rows; `visible`: keys that each sees. Returns how many tiles there are.
+template <class Scalar>
+[[nodiscard]] FRUGAL_FLAGGED std::size_t cut_into_tiles(std::span<const attention_row<Scalar>> rows,
+                                                        std::span<const std::size_t> visible, std::size_t most,
+                                                        std::span<attention_rows> tiles) noexcept {
+    std::size_t count = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (count != 0) {
+            attention_rows& last = tiles[count - 1];
+            const attention_row<Scalar>& head = rows[last.first];
+            if (last.count < most && rows[r].list == nullptr && head.list == nullptr && rows[r].cache == head.cache) {
+                ++last.count;
+                last.keys = visible[r] > last.keys ? visible[r] : last.keys;
+                continue;
+            }
+        }
+        tiles[count++] = {r, 1, visible[r]};
+    }
+    return count;
+}
+
 }  // namespace detail
 
 /// y[r][h] = sum over the keys t that row r sees of softmax_t(scale * q[r][h] . k[t]) * v[t], in f32.
@@ -54,15 +90,8 @@ template <device::cpu_target Device, class Scalar>
                                std::span<const attention_row<Scalar>> rows, const attention_heads& shape, float scale,
                                matrix_view<float> y) {
     using isa = typename Device::isa;
-    if (shape.heads == 0 || shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || q.cols() % shape.heads != 0 ||
-        q.cols() / shape.heads < shape.head_dim || y.cols() != shape.heads * shape.head_dim || q.rows() != rows.size() ||
-        y.rows() != rows.size())
-        return fail(errc::shape_mismatch, "attention of q [", q.rows(), ", ", q.cols(), "] as ", shape.heads, " heads of ",
-                    shape.head_dim, " features over ", shape.kv_heads, " key-value heads, with ", rows.size(),
-                    " rows to see, into y [", y.rows(), ", ", y.cols(), "]");
     using stored = stored_features<Scalar>;
-    if (shape.head_dim % stored::block != 0)
-        return fail(errc::shape_mismatch, "heads of ", shape.head_dim, " features are not stored in blocks of ", stored::block);
+    FRUGAL_TRY(detail::check_attention<Scalar>(q, rows.size(), shape, y));
     if (rows.empty()) return {};
     workspace::scope scope(scratch);
     const std::size_t group = shape.heads / shape.kv_heads;
@@ -81,20 +110,7 @@ template <device::cpu_target Device, class Scalar>
     const std::size_t share = rows.size() / threads;  // narrower tiles where threads would get none
     const std::size_t tile_rows = share < 1 ? 1 : (share < detail::attention_tile_rows ? share : detail::attention_tile_rows);
     FRUGAL_TRY_ASSIGN(auto tiles, scratch.array<detail::attention_rows>(rows.size()));
-    std::size_t tile_count = 0;
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        const attention_row<Scalar>& row = rows[r];
-        if (tile_count != 0) {
-            detail::attention_rows& last = tiles[tile_count - 1];
-            const attention_row<Scalar>& head = rows[last.first];
-            if (last.count < tile_rows && row.list == nullptr && head.list == nullptr && row.cache == head.cache) {
-                ++last.count;
-                last.keys = visible[r] > last.keys ? visible[r] : last.keys;
-                continue;
-            }
-        }
-        tiles[tile_count++] = {r, 1, visible[r]};
-    }
+    const std::size_t tile_count = detail::cut_into_tiles<Scalar>(rows, visible, tile_rows, tiles);
     const auto spans_of = [](std::size_t keys) {
         return keys <= ops::cpu::attention_span ? 1 : (keys + ops::cpu::attention_span - 1) / ops::cpu::attention_span;
     };

@@ -172,6 +172,58 @@ struct FRUGAL_FLAGGED selection_plan {
     }
 };
 
+/// The rows that have more blocks than they may keep.
+struct FRUGAL_FLAGGED cut_rows {
+    std::size_t count = 0, most_blocks = 0;
+};
+/// Gives all blocks to the rows that have no more than `top`, and counts the others.
+template <class Scalar>
+[[nodiscard]] FRUGAL_FLAGGED cut_rows take_all_that_fit(std::span<const block_row<Scalar>> rows, std::size_t top,
+                                                        std::span<std::uint32_t> chosen, std::span<std::size_t> counts) noexcept {
+    cut_rows out;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (top != 0 && rows[r].complete > top) {
+            ++out.count;
+            out.most_blocks = (std::max)(out.most_blocks, rows[r].complete);
+            continue;
+        }
+        counts[r] = (std::min)(top, rows[r].complete);
+        for (std::size_t i = 0; i < counts[r]; ++i) chosen[r * top + i] = static_cast<std::uint32_t>(i);
+    }
+    return out;
+}
+
+/// Makes groups of at most `most` consecutive rows that are cut. Returns how many.
+template <class Scalar>
+[[nodiscard]] FRUGAL_FLAGGED std::size_t group_cut_rows(std::span<const block_row<Scalar>> rows, std::size_t top,
+                                                        std::size_t most, std::span<row_group> groups) noexcept {
+    std::size_t count = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (top == 0 || rows[r].complete <= top) continue;
+        row_group* last = count == 0 ? nullptr : &groups[count - 1];
+        if (last == nullptr || last->first + last->count != r || last->count == most ||
+            rows[last->first].blocks != rows[r].blocks) {
+            last = &groups[count++];
+            *last = {r, 0, 0};
+        }
+        ++last->count;
+        last->complete = (std::max)(last->complete, rows[r].complete);
+    }
+    return count;
+}
+
+/// Merges what one row keeps of each cut into of[0]; the lists are `stride` apart.
+inline void merge_cuts(best_blocks* of, std::size_t cuts, std::size_t stride, std::size_t top) noexcept {
+    best_blocks& all = of[0];
+    for (std::size_t cut = 1; cut < cuts; ++cut) {
+        // A list is read up to where the first may have to borrow it.
+        const best_blocks& next = of[cut * stride];
+        for (std::size_t n = 0; n < next.count; ++n)
+            if (next.kept[n] > all.threshold) all.kept[all.count++] = next.kept[n];
+        drop_beyond(all, top, next.kept);
+    }
+}
+
 }  // namespace detail
 
 /// For each row the best `top` of its complete blocks, by score(b) = sum over heads of max(0, q[h] . key[b]) / sqrt(dim).
@@ -192,16 +244,7 @@ template <device::cpu_target Device, class Scalar>
         return fail(errc::shape_mismatch, "block selection of q [", q.rows(), ", ", q.cols(), "] as ", heads, " heads, for ",
                     rows.size(), " rows, ", top, " blocks each, into ", chosen.size());
     const auto is_cut = [&](std::size_t r) { return top != 0 && rows[r].complete > top; };
-    std::size_t cut_rows = 0, most = 0;
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        if (is_cut(r)) {
-            ++cut_rows;
-            most = (std::max)(most, rows[r].complete);
-            continue;
-        }
-        counts[r] = (std::min)(top, rows[r].complete);
-        for (std::size_t i = 0; i < counts[r]; ++i) chosen[r * top + i] = static_cast<std::uint32_t>(i);
-    }
+    const auto [cut_rows, most] = detail::take_all_that_fit<Scalar>(rows, top, chosen, counts);
     if (cut_rows == 0) return {};
     if (most > (std::numeric_limits<std::uint32_t>::max)())
         return fail(errc::shape_mismatch, "block selection among ", most, " blocks, more than 32 bits can number");
@@ -227,17 +270,7 @@ template <device::cpu_target Device, class Scalar>
             return q.row(r);
     };
     FRUGAL_TRY_ASSIGN(auto groups, scratch.array<row_group>(cut_rows));
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        if (!is_cut(r)) continue;
-        row_group* last = plan.groups == 0 ? nullptr : &groups[plan.groups - 1];
-        if (last == nullptr || last->first + last->count != r || last->count == plan.group_rows ||
-            rows[last->first].blocks != rows[r].blocks) {
-            last = &groups[plan.groups++];
-            *last = {r, 0, 0};
-        }
-        ++last->count;
-        last->complete = (std::max)(last->complete, rows[r].complete);
-    }
+    plan.groups = detail::group_cut_rows<Scalar>(rows, top, plan.group_rows, groups);
     plan.cut(threads, most, top);
 
     // Each part has a list for every row of a group and one to spare.
@@ -287,15 +320,8 @@ template <device::cpu_target Device, class Scalar>
         const std::size_t g = task / plan.group_rows, i = task % plan.group_rows;
         if (i >= groups[g].count) return;
         best_blocks* const of = &best[g * plan.cuts * plan.group_rows + i];
-        best_blocks& all = of[0];
-        for (std::size_t cut = 1; cut < plan.cuts; ++cut) {
-            // A list is read up to where the first may have to borrow it.
-            const best_blocks& next = of[cut * plan.group_rows];
-            for (std::size_t n = 0; n < next.count; ++n)
-                if (next.kept[n] > all.threshold) all.kept[all.count++] = next.kept[n];
-            detail::drop_beyond(all, top, next.kept);
-        }
-        write(groups[g].first + i, all);
+        detail::merge_cuts(of, plan.cuts, plan.group_rows, top);
+        write(groups[g].first + i, of[0]);
     });
     return {};
 }
